@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What views of the running scheduler cost, behind a real kube-apiserver.
 
-    python -m benchmarks.views_speed [--nodes 200] [--pods 4500] [--waiting 500] [--askers 100] [--seconds 30] [-o json]
+    python -m benchmarks.views_speed [--nodes 200] [--pods 4500] [--waiting 500] [--askers 100] [--seconds 30]
+        [--rounds 3] [-o json]
 
 Load: nodes x 8 GPUs; pods on nodes, half of them with a GPU, in 20 namespaces; waiting pods of 4 to 16 GPUs, with and
 without run times. A user with `edit` in one namespace asks each view 20 times, one after another: p50 and longest time
 from request to reply, through the API server.
 
 Then pods of no GPU are created at 10 a second, and the time from the creation of each to its bind, as a watch shows it,
-is taken: without askers, and with so many requests a second of 20 users (why of own pods, queue, priority, share).
-Scheduler, view server, API server, etcd and the load share this machine.
+is taken, in rounds: without askers; with so many requests a second of 20 users (why of own pods, queue, priority,
+share); and with as many requests that the API server answers by itself, so that what the load costs is seen apart from
+what views cost. Of each the medians of the rounds are shown, and the CPU time that each process took in it, in ms a
+second: on a machine with other work that is worth more than times are. Scheduler, view server, API server, etcd and the load
+share this machine.
 """
 
 from __future__ import annotations
@@ -145,10 +149,11 @@ def parts(times_s: list[float]) -> dict[str, Any]:
     }
 
 
-async def ask_on(users: list[Client], own: list[str], rate: int, seconds: float) -> tuple[list[float], int]:
+async def ask_on(
+    users: list[Client], choices: list[Callable[[random.Random], str]], rate: int, seconds: float
+) -> tuple[list[float], int]:
     """So many requests a second, of all users in turn. Gives the times of the answers, and the number of others."""
     dice, times_s, failed = random.Random(3), list[float](), 0
-    choices = [path for name, path in questions(own).items() if name != "free"]
 
     async def one(user: Client) -> None:
         nonlocal failed
@@ -166,6 +171,14 @@ async def ask_on(users: list[Client], own: list[str], rate: int, seconds: float)
         tasks.append(asyncio.create_task(one(users[number % len(users)])))
     await asyncio.gather(*tasks)
     return times_s, failed
+
+
+def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each value."""
+    assert all(one["count"] for one in rounds), rounds
+    return {name: round(statistics.median(one[name] for one in rounds), 1) for name in rounds[0]} | {
+        "p99_of_rounds": [one["p99_ms"] for one in rounds]
+    }
 
 
 async def binds(client: Client, run: str, seconds: float) -> list[float]:
@@ -203,11 +216,48 @@ async def binds(client: Client, run: str, seconds: float) -> list[float]:
         if len(bound) == len(began) or watching.done():
             break
         await asyncio.sleep(0.1)
+    if watching.done():
+        watching.result()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     for name in began:
         await client.request("DELETE", PODS.path(OWN, name), {"gracePeriodSeconds": 0}, decode=dict[str, Any])
     return [bound[name] - began[name] for name in bound]
+
+
+class CpuTimes:
+    """The CPU time that processes take, in ms a second since the last reading: the scheduler, the process that answers
+    views, those that it forks (counted when they have ended), the API server with etcd, and this one."""
+
+    def __init__(self, scheduler: int) -> None:
+        self._scheduler = scheduler
+        self._last = self._read()
+
+    def taken(self) -> dict[str, float]:
+        now, before = self._read(), self._last
+        self._last = now
+        seconds = now["at"] - before["at"]
+        return {name: round(1000 * (now[name] - before[name]) / seconds, 1) for name in now if name != "at"}
+
+    def _read(self) -> dict[str, float]:
+        found = {"at": time.monotonic(), "scheduler": 0.0, "view_server": 0.0, "generations": 0.0, "api_server": 0.0}
+        found["load"] = sum(os.times()[:2])
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                name = (path / "cmdline").read_bytes().split(b"\0")
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            own, ended = (sum(map(int, fields[one : one + 2])) / os.sysconf("SC_CLK_TCK") for one in (11, 13))
+            parent = int(fields[1])
+            if int(path.name) == self._scheduler:
+                found["scheduler"] += own
+            elif parent == self._scheduler:
+                found["view_server"] += own
+                found["generations"] += ended
+            elif parent == os.getpid() and name[0].endswith((b"kube-apiserver", b"etcd")):
+                found["api_server"] += own
+        return found
 
 
 def resident_mib(pid: int) -> dict[str, float]:
@@ -262,11 +312,14 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
             str(role),
         ]
         command += ["--listen", "", "--no-recording"]
-        result: dict[str, Any] = {"cpus": os.cpu_count(), "own_waiting": len(own)}
+        result: dict[str, Any] = {"cpus": os.cpu_count(), "load": os.getloadavg(), "own_waiting": len(own)}
         # Without views at all, for comparison.
         with _started(command) as process:
             await asyncio.sleep(30)
-            result["binds_without_views"] = parts(await binds(client, "alone", options.seconds))
+            cpu = CpuTimes(process.pid)
+            alone = [parts(await binds(client, f"alone-{one}", options.seconds)) for one in range(options.rounds)]
+            result["binds_without_views"] = middle(alone)
+            result["cpu_without_views"] = cpu.taken()
             process.terminate()
             process.wait()
         with _started([*command, "--views", listen]) as process:
@@ -279,14 +332,37 @@ async def measure(plane: Plane, options: argparse.Namespace) -> dict[str, Any]:
                     user = users[0]
                     await answering(user, own)
                     result["views"] = await each_view(user, own)
-                    result["binds_without_askers"] = parts(await binds(client, "quiet", options.seconds))
+                    asked = [path for name, path in questions(own).items() if name != "free"]
+                    own_answers = [lambda _: f"/api/v1/namespaces/{OWN}/configmaps/none-such"] * 4
                     # Until a generation knows what is asked.
-                    await ask_on(users, own, options.askers, options.seconds)
-                    (answered, failed), bound = await asyncio.gather(
-                        ask_on(users, own, options.askers, options.seconds), binds(client, "asked", options.seconds)
-                    )
-                    result["binds_with_askers"] = parts(bound)
-                    result["answers"] = parts(answered) | {"refused_or_failed": failed}
+                    await ask_on(users, asked, options.askers, 10.0)
+                    quiet, others, with_askers, answers = [], [], [], []
+                    cpu = CpuTimes(process.pid)
+                    cpus: dict[str, list[dict[str, float]]] = {"without": [], "other": [], "askers": []}
+                    for number in range(options.rounds):
+                        quiet.append(parts(await binds(client, f"quiet-{number}", options.seconds)))
+                        cpus["without"].append(cpu.taken())
+                        _, bound = await asyncio.gather(
+                            ask_on(users, own_answers, options.askers, options.seconds),
+                            binds(client, f"others-{number}", options.seconds),
+                        )
+                        others.append(parts(bound))
+                        cpus["other"].append(cpu.taken())
+                        (answered, failed), bound = await asyncio.gather(
+                            ask_on(users, asked, options.askers, options.seconds),
+                            binds(client, f"asked-{number}", options.seconds),
+                        )
+                        with_askers.append(parts(bound))
+                        cpus["askers"].append(cpu.taken())
+                        answers.append(parts(answered) | {"refused_or_failed": failed})
+                    result["binds_without_askers"] = middle(quiet)
+                    result["binds_with_other_requests"] = middle(others)
+                    result["binds_with_askers"] = middle(with_askers)
+                    result["answers"] = middle(answers)
+                    for name, rows in cpus.items():
+                        result[f"cpu_{name}"] = {
+                            key: round(statistics.median(row[key] for row in rows), 1) for key in rows[0]
+                        }
                     result["resident_mib"] = resident_mib(process.pid)
             finally:
                 process.terminate()
@@ -315,6 +391,7 @@ def main() -> None:
     for name, value in (("nodes", 200), ("pods", 4500), ("waiting", 500), ("askers", 100)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     # The controller that makes the views a part of `edit`.

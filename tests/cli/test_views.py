@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,22 @@ from dovetail.kube.api.errors import Forbidden
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading import state, views
 from dovetail.kube.reading.live_cluster import LiveCluster
-from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest
+from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, OlderScheduler, ViewRequest
 from dovetail.kube.translate.translator import Translator
+from dovetail.views.job_list import JobList
+from dovetail.views.leases import LeasesView, LeaseTotals
+from dovetail.views.nodes import NodeHealthView, NodeList
 from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.whatif import WhatIf
+from dovetail.views.whatif_changes import (
+    AddNodesLike,
+    ChangeQuota,
+    DrainNodes,
+    ResumeQueue,
+    StopQueue,
+    Submit,
+    WhatIfQuestion,
+)
 from tests.views.queued import NOW, node, pod, state_of
 
 CONFIG = """
@@ -44,7 +58,8 @@ def run(
         asked.append(request)
         if isinstance(view, Exception):
             raise view
-        answer = view if isinstance(view, bytes) else msgspec.json.encode(view)
+        found = view(request) if callable(view) else view
+        answer = found if isinstance(found, bytes) else msgspec.json.encode(found)
         return ViewDocument(as_of_ms=NOW, answer=msgspec.Raw(answer))
 
     async def read_cluster(*_: object, ended: bool = False) -> LiveCluster:
@@ -145,3 +160,111 @@ def test_what_a_kind_before_a_name_asks_for(
     done, (asked,) = run(tmp_path, monkeypatch, NoSuchObject("there is none"), *arguments)
     assert (done.exit_code, asked.namespace, dict(asked.query)) == (1, "ns", query)
     assert asked.name == ("x" if arguments[0] == "why" else "")
+
+
+NODE = NodeHealthView("n0", "healthy", 8, {}, 0, "", "", "", (), used=8, jobs=("ns/runs", "(other-namespaces)"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "view", "asked", "shown"),
+    [
+        (("nodes",), NodeList((NODE,), 1), ("nodelists", {}), "n0"),
+        (("nodes", "n*", "--unhealthy"), NodeList((), 1), ("nodelists", {"name": "n*", "unhealthy": "true"}), "No GPU"),
+        (
+            ("leases", "ns"),
+            LeasesView(NOW, (), (), (), LeaseTotals(1, 2, 3, 4000)),
+            ("leaselists", {"of": "ns"}),
+            "Other namespaces have 1 control plane with 3 leases (4 GPUs), and 2 requests.",
+        ),
+        (("leases",), LeasesView(NOW, (), (), ()), ("leaselists", {}), "There is no control plane"),
+        (
+            ("leases",),
+            LeasesView(NOW, (), (), (), LeaseTotals(0, 0, 0, 0)),
+            ("leaselists", {}),
+            "You have no control plane of a software agent, no request for a lease, and no lease.\n"
+            "Other namespaces have none.",
+        ),
+        (
+            ("whatif", "drain", "n0"),
+            WhatIf(NOW, (), (), (), (), 0, (), whole=True, elsewhere=2),
+            ("whatifs", {}),
+            "The change makes no difference to waiting jobs of yours.\n"
+            "The change makes a difference to 2 jobs of other namespaces.",
+        ),
+    ],
+)
+def test_the_answer_of_each_view_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], view: Any, asked: Any, shown: str
+) -> None:
+    async def never(*_: object, ended: bool = False) -> LiveCluster:
+        raise AssertionError("the cluster is read")
+
+    done, (one,) = run(tmp_path, monkeypatch, view, *arguments, read=never)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert shown in done.stdout
+    assert (one.resource.plural, one.namespace, dict(one.query)) == (asked[0], "ns", asked[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (("drain", "n0", "n1"), DrainNodes(("n0", "n1"))),
+        (
+            ("add-nodes", "4x8xH100", "--label", "a=b"),
+            AddNodesLike(gpus=8, model="H100", count=4, labels=(("a", "b"),)),
+        ),
+        (("add-nodes", "--like", "n0"), AddNodesLike("n0")),
+        (("quota", "q", "--limit", "gpu=4", "--weight", "2"), ChangeQuota("q", (), ("gpu=4",), 2)),
+        (("stop", "q", "--evict"), StopQueue("q", True)),
+        (("resume", "q"), ResumeQueue("q")),
+    ],
+)
+def test_the_change_of_a_what_if_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], change: Any
+) -> None:
+    _, (asked,) = run(tmp_path, monkeypatch, NoSuchObject("none"), "whatif", *arguments)
+    assert msgspec.json.decode(asked.body, type=WhatIfQuestion).change == change
+
+
+def test_submitted_objects_are_those_of_the_context_and_sent_with_the_pods_of_workloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "{apiVersion: batch/v1, kind: Job, metadata: {name: train}, spec: {parallelism: 2, template: {spec: "
+        "{containers: [{name: c}]}}}}"
+    )
+    _, (asked,) = run(tmp_path, monkeypatch, NoSuchObject("none"), "whatif", "submit", str(file))
+    change = msgspec.json.decode(asked.body, type=WhatIfQuestion).change
+    assert isinstance(change, Submit)
+    assert [(one["kind"], one["metadata"]["namespace"]) for one in change.objects] == [
+        ("Job", "ns"), ("Pod", "ns"), ("Pod", "ns")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("nodes",), ("leases",), ("whatif", "drain", "n0"), ("jobs", "--all")])
+def test_an_older_scheduler_leaves_the_reading_of_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    older = OlderScheduler("the running scheduler is older than this command and does not answer this; it answers why")
+    done, _ = run(tmp_path, monkeypatch, older, *arguments)
+    assert (done.exit_code, done.stderr) == (0, f"note: {older}; reading the cluster itself\n")
+
+
+def test_where_neither_works_jobs_that_are_not_done_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forbidden(*_: object, ended: bool = False) -> LiveCluster:
+        raise Forbidden(403, "Forbidden", "nodes is forbidden", "GET /api/v1/nodes")
+
+    def answer(request: ViewRequest) -> Any:
+        if "Failed" in request.query["filter"]:
+            raise OlderScheduler("the running scheduler is older than this command")
+        return JobList(datetime.fromtimestamp(NOW // 1000, UTC), False, True, ())
+
+    done, asked = run(tmp_path, monkeypatch, answer, "jobs", "--all", read=forbidden)
+    assert (done.exit_code, len(asked)) == (0, 2)
+    assert done.stderr.splitlines() == [
+        "note: the running scheduler is older than this command; reading the cluster itself",
+        "note: jobs that are done are not listed, as the cluster cannot be read",
+    ]
+    done, asked = run(tmp_path, monkeypatch, answer, "jobs", "--state", "done", read=forbidden)
+    assert (done.exit_code, len(asked)) == (1, 1)

@@ -10,6 +10,7 @@ import yaml
 
 from dovetail.kube.objects.views import VIEWS, VIEWS_GROUP, VIEWS_VERSION
 from dovetail.scheduler.view_registration import API_SERVICE, AUTHENTICATION, SERVICE
+from dovetail.viewserver.answers import POSTED
 from tests.paths import ROOT
 
 FOLDER, PEOPLE = ROOT / "deploy/functions/views", ROOT / "deploy/people"
@@ -69,10 +70,14 @@ def test_viewers_have_all_views_and_whoever_has_view_in_a_namespace_is_one() -> 
     viewer, operator, admin = _documents("roles.yaml", PEOPLE)
     assert viewer["metadata"]["labels"] == {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
     for role in (viewer, operator):
-        first = role["rules"][0]
-        assert (first["apiGroups"], first["resources"]) == ([VIEWS_GROUP], [one.plural for one in VIEWS])
-    # Nothing that writes becomes part of `view`.
-    assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+        first, second, *_ = role["rules"]
+        assert (first["apiGroups"], first["verbs"]) == ([VIEWS_GROUP], ["get", "list"])
+        assert (second["apiGroups"], second["verbs"]) == ([VIEWS_GROUP], ["create"])
+        assert second["resources"] == sorted(POSTED)
+        assert first["resources"] + second["resources"] == [one.plural for one in VIEWS]
+    # Nothing that writes becomes part of `view`: a what-if is a question, and the views' server writes nothing.
+    others = [rule for rule in viewer["rules"] if rule["resources"] != sorted(POSTED)]
+    assert {verb for rule in others for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not operator["metadata"].get("labels") and not admin["metadata"].get("labels")
     granting = _documents("rbac.yaml", ROOT / "deploy/operator")
     # Of those that the operator has, and of those that it may write.

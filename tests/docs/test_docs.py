@@ -41,7 +41,7 @@ from dovetail.sim.policies import POLICIES
 from dovetail.views.leases import LeaseRow, PlaneRow, RequestRow
 from dovetail.views.why import Why
 from dovetail.views.why_lease import WhyLease, WhyRequest
-from dovetail.viewserver.answers import NAMED
+from dovetail.viewserver.answers import NAMED, POSTED
 from tests.docs.pages import Row, page
 from tests.paths import ROOT
 
@@ -262,7 +262,8 @@ def test_rights_of_views() -> None:
     assert first(reference("rbac", "ClusterRole", "Of people")) == [one["metadata"]["name"] for one in roles]
     asked = reference("rbac", "resource of `views.dovetail.dev`", "Of people")
     assert first(asked) == [one.plural for one in VIEWS]
-    assert [row.cells[1] for row in asked] == ["get" if one.plural in NAMED else "list" for one in VIEWS]
+    verbs = dict.fromkeys(NAMED, "get") | dict.fromkeys(POSTED, "create")
+    assert [row.cells[1] for row in asked] == [verbs.get(one.plural, "list") for one in VIEWS]
 
 
 def test_environment_variables() -> None:

@@ -20,6 +20,10 @@ from typing import Any
 
 import pytest
 
+from dovetail.cli.cluster import ClusterSource, _default_policy
+from dovetail.cli.kubeconfig import config_of
+from dovetail.cli.watch.reading import WatchedCluster
+from dovetail.views.job_list import JobFilter
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import KubectlFailed
 
@@ -109,6 +113,8 @@ class _World:
         plane.kubectl("apply", "-k", "deploy/people")
         plane.kubectl("apply", "-f", "-", input=WORLD)
         self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
+        self.submitted = Path(self.role).with_name("submitted.yaml")
+        self.submitted.write_text(_pod("team-a", "new", 2))
         self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
 
     @contextmanager
@@ -186,6 +192,9 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         _refuses_what_rbac_does_not_grant(world)
         _answers_nobody_but_the_api_server(world)
         _commands_ask_the_scheduler(world)
+        _shows_jobs_that_are_done(world)
+        _the_screen_shows_nodes(world)
+        _costs_no_lists_and_no_reviews(world)
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -206,6 +215,7 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
             lambda one: one["answer"]["job"]["state"] == "Bound",
         )
         assert answer["answer"]["job"]["node"] == "view-node"
+        _lists_jobs_that_are_done(world)
 
 
 def _shows_own_names_and_totals(world: _World, found: dict[str, Any]) -> None:
@@ -225,9 +235,18 @@ def _shows_own_names_and_totals(world: _World, found: dict[str, Any]) -> None:
         "queueshares",
         "capacities",
         "joblists",
+        "joblists?filter=%7B%22states%22%3A%5B%22Completed%22%2C%22Failed%22%5D%7D",
+        "nodelists",
+        "nodeholders?node=view-node",
+        "leaselists",
     )
     for path in paths:
         assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{path}")), path
+    (node,) = world.ask("alice", "/namespaces/team-a/nodelists")["answer"]["nodes"]
+    assert (node["node"], node["used"], node["jobs"]) == ("view-node", 7, ["team-a/runs", "(other-namespaces)"])
+    holders = world.ask("alice", "/namespaces/team-a/nodeholders?node=view-node")["answer"]
+    assert {(one["pod"], one["count"]) for one in holders} == {("team-a/runs", 3), ("(other-namespaces)", 4)}
+    assert world.ask("alice", "/namespaces/team-a/leaselists")["answer"]["elsewhere"]["leases"] == 0
     everything = world.ask("olga", "/waitingjobs")["answer"]
     assert {one["job"] for one in everything["jobs"]} == {"team-a/waits", f"{HIDDEN}-b/{HIDDEN}-waits"}
     assert world.ask("olga", f"/explanations/{HIDDEN}-b:{HIDDEN}-waits")["answer"]["job"]["code"] == "NoNodeFits"
@@ -237,7 +256,8 @@ def _refuses_what_rbac_does_not_grant(world: _World) -> None:
     refused = [
         ("alice", "/waitingjobs"), ("alice", "/explanations/team-a:waits"), ("alice", "/queueshares"),
         ("alice", f"/namespaces/{HIDDEN}-b/explanations/{HIDDEN}-waits"), ("nobody", "/namespaces/team-a/waitingjobs"),
-        ("alice", "/namespaces/team-a%2F..%2Fdefault/waitingjobs"),
+        ("alice", "/namespaces/team-a%2F..%2Fdefault/waitingjobs"), ("alice", "/nodelists"), ("alice", "/leaselists"),
+        ("alice", f"/namespaces/{HIDDEN}-b/nodelists"),
     ]  # fmt: skip
     for user, path in refused:
         with pytest.raises(KubectlFailed, match=r"Forbidden|NotFound|the server could not find|not found"):
@@ -259,6 +279,10 @@ def _commands_ask_the_scheduler(world: _World) -> None:
     asked = {
         ("why", "team-a/waits"): "NoNodeFits", ("queue",): "1 job of other namespaces waits",
         ("priority", "team-a/waits"): "number", ("share",): "GPU-hours used", ("free",): "GPUs per pod",
+        ("nodes",): "view-node", ("nodes", "view-node"): "view-node",
+        ("leases",): "no control plane of a software agent",
+        ("whatif", "drain", "view-node"): "(other-namespaces) has no controller",
+        ("whatif", "submit", str(world.submitted)): "team-a/new", ("jobs",): "team-a/waits",
     }  # fmt: skip
     for arguments, shown in asked.items():
         done = world.dovetail("alice", *arguments)
@@ -283,6 +307,52 @@ def _commands_ask_the_scheduler(world: _World) -> None:
     assert misspelt.returncode == 1 and "did you mean team-a/waits" in misspelt.stderr
     queue = world.dovetail("alice", "why", "queue/default")
     assert (queue.returncode, "Queue default" in queue.stdout, HIDDEN in queue.stdout) == (0, True, False), queue
+
+
+def _shows_jobs_that_are_done(world: _World) -> None:
+    """The names of the own ones; and a scheduler that starts after their end knows them, too (see the restart)."""
+    for namespace, name in (("team-a", "ended"), (f"{HIDDEN}-b", f"{HIDDEN}-ended")):
+        world.make(namespace, name, 0)
+        _until(lambda namespace=namespace, name=name: world.bound(namespace, name))  # type: ignore[misc]
+        status = json.dumps({"status": {"phase": "Succeeded"}})
+        world.plane.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
+    _lists_jobs_that_are_done(world)
+
+
+def _lists_jobs_that_are_done(world: _World) -> None:
+    def listed() -> subprocess.CompletedProcess[str]:
+        return world.dovetail("alice", "jobs", "--state", "done", "-o", "name")
+
+    done = _until(listed, lambda one: "team-a/ended" in one.stdout)
+    assert (done.returncode, done.stderr, HIDDEN in done.stdout) == (0, "", False), done
+    done = world.dovetail("olga", "jobs", "--state", "done", "-o", "name")
+    assert (done.returncode, f"{HIDDEN}-ended" in done.stdout) == (0, True), done
+
+
+def _the_screen_shows_nodes(world: _World) -> None:
+    """Of `dovetail watch`, to a user that may not read the cluster."""
+    config = config_of(world.users["alice"], None)
+    watched = WatchedCluster(ClusterSource(_default_policy(), "dovetail", (), config), JobFilter())
+    watched.read()
+    assert [row.name for row in watched.nodes().rows] == ["view-node"]
+    assert {row.name for row in watched.node("view-node").holders.rows} == {"team-a/runs", "(other-namespaces)"}
+
+
+def _costs_no_lists_and_no_reviews(world: _World) -> None:
+    """However many ask, the API server is asked for no list and reviews no right."""
+
+    def counted() -> float:
+        lines = world.plane.kubectl("get", "--raw", "/metrics").splitlines()
+        wanted = ('resource="subjectaccessreviews"', 'resource="tokenreviews"', 'resource="pods",scope="cluster"')
+        counts = [line for line in lines if line.startswith("apiserver_request_total{")]
+        listed = [line for line in counts if any(one in line for one in wanted) and 'verb="WATCH"' not in line]
+        return sum(float(line.rpartition(" ")[2]) for line in listed)
+
+    before = counted()
+    for _ in range(10):
+        for path in ("explanations/waits", "waitingjobs", "nodelists", "joblists"):
+            world.ask("alice", f"/namespaces/team-a/{path}")
+    assert counted() == before
 
 
 def _commands_without_a_scheduler(world: _World) -> None:

@@ -45,6 +45,7 @@ class _Scheduler:
         theirs.settimeout(PATIENCE_S)
         with theirs:
             self.feed.connect(ours, self.cut.append)
+            self.feed.want_checkpoint()
             yield theirs
             self.feed.disconnect()
 

@@ -61,8 +61,12 @@ class _Scheduler:
         self.process = ViewProcess(
             self.cluster,  # type: ignore[arg-type]
             self.feed, listen, namespace="system", scheduler_name="dovetail", decides=lambda: self.leads,
-            wake=lambda: self.feed.begin(take(State(Policy()))),
+            wake=lambda: self.feed.begin(take(State(Policy()))), report=self.report,
         )  # fmt: skip
+
+    async def report(self) -> None:
+        """Nothing but the calls is sent until then."""
+        assert not self.feed.due
 
 
 @asynccontextmanager

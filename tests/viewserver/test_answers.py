@@ -15,9 +15,12 @@ from dovetail.kube.objects.views import (
     EXPLANATIONS,
     JOB_LISTS,
     JOB_RANKS,
+    LEASE_LISTS,
+    NODE_LISTS,
     QUEUE_SHARES,
     VIEWS,
     WAITING_JOBS,
+    WHAT_IFS,
     ViewDocument,
 )
 from dovetail.recording.format import CHECKPOINT
@@ -86,7 +89,27 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
         (Question(CAPACITIES.plural, query=(("shape", "x"),)), 400, "shape"),
         (Question(JOB_LISTS.plural, query=(("filter", "{"),)), 400, "filter: "),
         (Question(JOB_LISTS.plural, query=(("filter", '{"users":3}'),)), 400, "filter: Expected `array`"),
-        (Question(JOB_LISTS.plural, query=(("filter", '{"states":["Failed"]}'),)), 501, "Running, Ending, Waiting"),
+        (Question(JOB_LISTS.plural, query=(("filter", '{"states":["Lost"]}'),)), 400, "Lost is no state: there are"),
+        (Question(NODE_LISTS.plural, query=(("name", "no-such"),)), 404, "no GPU node is called no-such"),
+        (Question(NODE_LISTS.plural, query=(("unhealthy", "1"),)), 400, "unhealthy must be true or false"),
+        (Question(LEASE_LISTS.plural, query=(("of", "x"),)), 404, "no namespace and no control plane is called x"),
+        (Question(WHAT_IFS.plural, body='{"change":{"type":"drain","nodes":["x"]}}'), 404, "node x does not exist"),
+        (Question(WHAT_IFS.plural, body='{"change":{"type":"stop","queue":"x"}}'), 404, "queue x does not exist"),
+        (
+            Question(WHAT_IFS.plural, body='{"change":{"type":"addNodesLike","node":"n0","count":99999}}'),
+            400,
+            "count must be 1 to",
+        ),
+        (
+            Question(WHAT_IFS.plural, body='{"change":{"type":"quota","queue":"a","weight":0}}'),
+            400,
+            "weight must be 1 to",
+        ),
+        (
+            Question(WHAT_IFS.plural, body='{"change":{"type":"quota","queue":"a","limit":["gpu"]}}'),
+            400,
+            "must be CLASS=AMOUNT",
+        ),
         (Question(JOB_LISTS.plural, query=(("filter", '{"names":["no-such"]}'),)), 404, "there is no job no-such"),
         (
             Question(JOB_LISTS.plural, "own-team", query=(("filter", '{"namespace":"x"}'),)),

@@ -49,12 +49,21 @@ def test_a_question(path: str, query: tuple[tuple[str, str], ...], question: Que
         ("/waitingjobs", (("namespace", "b"),), 400),
         ("/waitingjobs", (("queue", "x" * 1025),), 400),
         ("/waitingjobs", (("queue", "a"), ("queue", "b")), 400),
+        ("/whatifs", (), 405),
+        ("/nodelists/n0", (), 404),
+        ("/namespaces/a/nodeholders", (("name", "b"),), 400),
     ],
 )
 def test_no_question(path: str, query: tuple[tuple[str, str], ...], status: int) -> None:
     with pytest.raises(BadQuestion) as raised:
         question_of(VERSION + path, query)
     assert raised.value.status == status
+
+
+def test_only_a_what_if_is_posted() -> None:
+    assert question_of(f"{VERSION}/namespaces/a/whatifs", (), "POST") == Question("whatifs", "a")
+    with pytest.raises(BadQuestion):
+        question_of(f"{VERSION}/nodelists", (), "POST")
 
 
 def test_discovery_lists_the_resources() -> None:

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.model import Pod
 from dovetail.core.state import State
@@ -16,20 +19,51 @@ from dovetail.kube.objects.views import (
     EXPLANATIONS,
     JOB_LISTS,
     JOB_RANKS,
+    LEASE_LISTS,
+    NODE_HOLDERS,
+    NODE_LISTS,
     QUEUE_SHARES,
     WAITING_JOBS,
+    WHAT_IFS,
     ViewDocument,
 )
-from dovetail.views.holders import DeviceHolder
+from dovetail.views.forecast_types import ForecastVictim
+from dovetail.views.holders import DeviceHolder, HeldPart
 from dovetail.views.job_list import JobList
+from dovetail.views.node_holders import NodeHolder
+from dovetail.views.nodes import NodeHealthView
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import QueuePosition, positions
+from dovetail.views.whatif import WhatIf, WhatifOutcome
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
 from tests.views.queued import NOW, node, pod, state_of
-from tests.viewserver.worlds import MARKER, OWN, OWN_PODS, state
+from tests.viewserver.worlds import MARKER, OTHERS, OWN, OWN_PODS, objects, state
 
 WORLDS = 60
+
+
+def _submitted(name: str, gpus: int, namespace: str = "", priority: int = 0) -> dict[str, Any]:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    spec = {"containers": [container], "priority": priority}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"type": "submit", "objects": [_submitted("new", 8), _submitted("urgent", 8, OWN, 1000)]},
+    {"type": "submit", "objects": [_submitted("mine-a", 1)]},
+    {"type": "submit", "objects": [_submitted("new", 1, OTHERS[0])]},
+    {"type": "drain", "nodes": ["n0"]},
+    {"type": "drain", "nodes": [MARKER]},
+    {"type": "addNodesLike", "node": "n0", "count": 2},
+    {"type": "addNodesLike", "gpus": 8, "model": "no-such"},
+    {"type": "quota", "queue": "a", "limit": ["gpu=1"]},
+    {"type": "quota", "queue": "b", "guarantee": ["gpu=16"]},
+    {"type": "stop", "queue": "a", "evict": True},
+    {"type": "resume", "queue": "closed"},
+)
+"""What an asker can ask about: own jobs, and nodes and queues, which all see."""
 
 
 def questions(seed: int) -> list[Question]:
@@ -46,14 +80,20 @@ def questions(seed: int) -> list[Question]:
     found += [Question(EXPLANATIONS.plural, OWN, name, (("queue", name),)) for name in ("a", "closed", f"{MARKER}-b")]
     filters = [{}, {"states": ["Waiting"]}, {"queue": "a"}, {"users": ["nobody"]}, {"node": "*"}]
     filters += [{"names": [name]} for name in ("*", *sorted(names))]
+    filters += [{"states": ["Completed", "Failed"]}, {"states": ["Failed", "Waiting"], "users": [f"{MARKER}-user"]}]
     found += [Question(JOB_LISTS.plural, OWN, "", (("filter", json.dumps(one)), ("mostAhead", "9"))) for one in filters]
+    found += [Question(NODE_LISTS.plural, OWN, query=query) for query in ((), (("unhealthy", "true"),))]
+    found += [Question(NODE_HOLDERS.plural, OWN, query=(("node", f"n{i}"),)) for i in range(3)]
+    found += [Question(LEASE_LISTS.plural, OWN, query=query) for query in ((), (("of", OWN),), (("of", OTHERS[0]),))]
+    found += [Question(LEASE_LISTS.plural, OWN, query=(("of", f"{MARKER}-agent"),))]
+    found += [Question(WHAT_IFS.plural, OWN, body=json.dumps({"change": one})) for one in CHANGES]
     return [*found, Question(CAPACITIES.plural, OWN), Question(CAPACITIES.plural, OWN, query=(("shape", "2x8"),))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
-    answers = ViewAnswers(state(seed), NOW, "dovetail")
+    answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
     found = [(question, answers.answer(question)) for question in questions(seed)]
     for question, reply in found:
         asked = re.escape(question.name).encode()
@@ -62,26 +102,50 @@ def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
         assert MARKER.encode() not in body, question
         if reply.status != 200:
             assert MARKER not in _without(reply, question), question
-    assert {reply.status for _, reply in found} == {200, 404}
+    assert {reply.status for _, reply in found} == {200, 400, 403, 404}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_worked_out_for_one_is_the_answer_to_another_as_if_it_was_worked_out_for_him(seed: int) -> None:
+    """Askers of all namespaces, and of each, in turn: the answers of one that keeps what it has worked out, and of one
+    that works out each question alone."""
+    dice, kept = random.Random(seed), ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+    own = [one for one in questions(seed) if one.resource not in (EXPLANATIONS.plural, JOB_RANKS.plural)]
+    asked = [replace(one, namespace=namespace) for one in own for namespace in (OWN, OTHERS[0], "", OWN)]
+    dice.shuffle(asked)
+    for question in asked[:40]:
+        alone = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+        assert kept.answer(question) == alone.answer(question), question
 
 
 def _without(reply: Reply, question: Question) -> str:
     """A message without what the asker wrote."""
     words = {question.name, *(value for _, value in question.query)} - {""}
+    if question.body:
+        change = json.loads(question.body)["change"]
+        words |= {*change.get("nodes", ()), *(one["metadata"].get("namespace") for one in change.get("objects", ()))}
+        words -= {None}
     text = reply.body.decode()
     for name in json.loads(dict(question.query).get("filter", "{}")).get("names", ()):
         text = text.replace(f"there is no job {name}", "")
     for word in sorted(words, key=len, reverse=True):
-        text = text.replace(f"{OWN}/{word}", "").replace(f"queue {word} ", "")
+        text = text.replace(f"{OWN}/{word}", "").replace(f"queue {word} ", "").replace(f"node {word} ", "")
+        text = text.replace(f"is called {word}", "").replace(f"not pod {word}/", "")
     return text
 
 
 @pytest.mark.parametrize("seed", range(WORLDS // 3))
 def test_with_all_rights_the_names_appear(seed: int) -> None:
     """The worlds have names to hide: without a namespace they are shown."""
-    answers = ViewAnswers(state(seed), NOW, "dovetail")
-    shown = [answers.answer(Question(kind.plural)).body for kind in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS)]
+    answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+    shown = [answers.answer(Question(kind.plural)).body for kind in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES)]
     assert any(MARKER.encode() in body for body in shown)
+    drained = Question(WHAT_IFS.plural, body=json.dumps({"change": {"type": "drain", "nodes": ["n0", "n0"]}}))
+    done = Question(JOB_LISTS.plural, query=(("filter", '{"states":["Completed","Failed"]}'),))
+    for question in (Question(NODE_LISTS.plural), Question(LEASE_LISTS.plural), done, drained):
+        reply = answers.answer(question)
+        assert reply.status == 200 and (MARKER.encode() in reply.body or question is drained), question
 
 
 @pytest.mark.parametrize("seed", range(WORLDS // 3))
@@ -128,6 +192,50 @@ def test_rows_of_others_are_totals() -> None:
     assert [one.amount for one in redaction.of(parts)] == ["500/1000"]
     seen = redaction.of(positions(Outlook(world, NOW)))
     assert ([one.job for one in seen.jobs], seen.elsewhere) == (["own/w2"], 1)
+
+
+def test_rows_of_others_in_a_what_if_and_on_a_node_are_totals() -> None:
+    world = state_of(
+        node("n0"), pod("a", 3, "n0", namespace="x"), pod("b", 2, "n0", namespace="y"), pod("mine", 2, namespace="own")
+    )
+    redaction = Redaction(world, "own")
+    evicted = tuple(
+        ForecastVictim(name, "n0", gpus, for_job, cause, at_ms, 5, "in favour of x/a")
+        for name, gpus, for_job, cause, at_ms in (
+            ("x/a", 3000, "own/mine", "preempt", NOW), ("own/mine", 2000, "y/c", "preempt", NOW),
+            ("y/b", 2000, "own/mine", "preempt", NOW), ("y/d", 1000, "x/e", "reclaim", NOW),
+            ("x/f", 1000, "y/e", "reclaim", NOW),
+        )
+    )  # fmt: skip
+    jobs = tuple(WhatifOutcome(name, "q", 1, 1000, "later", None, None) for name in ("x/a", "own/mine", "y/b"))
+    notes = ("x/a stays on n0", "y/b stays on n0", "own/mine stays on n0")
+    seen = redaction.of(WhatIf(NOW, jobs, evicted, (), (), 0, notes, whole=True))
+    assert ([one.job for one in seen.jobs], seen.elsewhere) == (["own/mine"], 2)
+    assert [(one.pod, one.for_job, one.gpus_milli, one.lost_milli_ms) for one in seen.evicted] == [
+        ("own/mine", ELSEWHERE, 2000, 5), (ELSEWHERE, "own/mine", 5000, 10), (ELSEWHERE, ELSEWHERE, 2000, 10)
+    ]  # fmt: skip
+    assert seen.notes == (f"{ELSEWHERE} stays on n0", "own/mine stays on n0")
+    holders = (
+        NodeHolder("x/a", "x/job", "xu", "q", 2, (4, 5), ()), NodeHolder("own/mine", "own/mine", "u", "q", 1, (0,), ()),
+        NodeHolder("gpulease/y/b", "", "", "", 2, (1, 2), (HeldPart("share", "3", 250),)),
+    )  # fmt: skip
+    assert redaction.of(holders) == (
+        holders[1], NodeHolder(ELSEWHERE, "", "", "", 4, (1, 2, 4, 5), (HeldPart("share", "3", 250),))
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("maintenance", "shown"),
+    [
+        ("user/ada: a new fan", "a user: a new fan"),
+        ("user/oidc:ada", "a user"),
+        ("rollout/cluster: driver 570", "rollout/cluster: driver 570"),
+        ("", ""),
+    ],
+)
+def test_of_a_maintenance_the_reason_is_shown_and_the_user_is_not(maintenance: str, shown: str) -> None:
+    row = NodeHealthView("n0", "healthy", 8, {}, 0, "", "", "", (), maintenance=maintenance)
+    assert Redaction(state_of(node("n0")), "own").of(row).maintenance == shown
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from dovetail.core import events as ev
@@ -19,19 +21,24 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.policy import unhurried
 from dovetail.core.state import State
+from dovetail.kube.objects.views import MOST_BODY_BYTES, WHAT_IFS
 from dovetail.recording.calls import CoreCall
 from dovetail.recording.format import RecordedLine
 from dovetail.recording.stream import begun, called
+from dovetail.views.whatif_changes import DrainNodes, Submit, WhatIfQuestion
+from dovetail.viewserver import generation, whatifs
 from dovetail.viewserver import generations as generations_module
 from dovetail.viewserver import server as server_module
-from dovetail.viewserver.answers import Question, Reply
+from dovetail.viewserver.answers import BadQuestion, Question, Reply
 from dovetail.viewserver.certificate import ServingCertificate
 from dovetail.viewserver.following import Following
 from dovetail.viewserver.generation import GenerationEnded, TooSlow
 from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.options import FrontProxy
 from dovetail.viewserver.paths import VERSION
+from dovetail.viewserver.priority import GENERATION
 from dovetail.viewserver.server import ViewServer
+from dovetail.viewserver.whatifs import WhatIfs
 from tests.patience import PATIENCE_S
 from tests.views.queued import NOW, pod
 from tests.viewserver.worlds import MARKER, OWN, OWN_PODS, state
@@ -63,11 +70,15 @@ class _Served:
 
     async def ask(
         self, path: str, headers: dict[str, str] = ALICE, authority: Authority | None = PROXY,
-        name: str = "front-proxy-client", method: str = "GET",
+        name: str = "front-proxy-client", method: str = "GET", body: bytes = b"",
     ) -> tuple[int, Any]:  # fmt: skip
         async with aiohttp.ClientSession() as session:
             url = f"https://127.0.0.1:{self.port}{VERSION}{path}"
-            options: dict[str, Any] = {"ssl": self.tls(authority, name), "server_hostname": HOST, "headers": headers}
+            options: dict[str, Any] = {
+                "ssl": self.tls(authority, name),
+                "server_hostname": HOST,
+                "headers": headers,
+            } | ({"data": body} if body else {})
             async with session.request(method, url, **options) as response:
                 return response.status, json.loads(await response.read() or b"null")
 
@@ -78,19 +89,19 @@ class _Served:
 
 
 @asynccontextmanager
-async def served(folder: Path, generations: Any = None) -> AsyncIterator[_Served]:
-    """`generations` in place of real ones."""
+async def served(folder: Path, generations: Any = None, what_ifs: Any = None) -> AsyncIterator[_Served]:
+    """`generations` and `what_ifs` in place of real ones."""
     # As the scheduler's: it does not try all at once.
     world = state(3)
     world.policy = unhurried(world.policy)
     checkpoint = take(world)
     reader = asyncio.StreamReader()
     reader.feed_data(begun(world.policy, checkpoint))
-    following = Following(reader)
+    following = Following(reader, "dovetail")
     made = Generations(following, "dovetail")
     front_proxy = FrontProxy(PROXY.pem.decode(), ("front-proxy-client",))
     certificate = ServingCertificate(HOST)
-    server = ViewServer(generations or made, front_proxy)
+    server = ViewServer(generations or made, what_ifs or WhatIfs(following, "dovetail"), front_proxy)
     port = await server.listen("127.0.0.1:0", certificate.context(front_proxy.ca_pem))
     tasks = [asyncio.create_task(one) for one in (following.run(), made.run())]
     try:
@@ -112,6 +123,8 @@ async def test_only_the_front_proxy_gets_answers(tmp_path: Path) -> None:
         assert (await server.ask(path, name="someone-else"))[0] == 401
         assert (await server.ask(path, headers={}))[0] == 401
         assert (await server.ask(path, method="POST"))[0] == 405
+        assert (await server.ask(path, method="PUT"))[0] == 405
+        assert (await server.ask(f"/namespaces/{OWN}/whatifs"))[0] == 405
         assert (await server.ask("/pods"))[0] == 404
         with pytest.raises(aiohttp.ClientError):
             await server.ask(path, authority=OTHER)
@@ -199,13 +212,16 @@ async def test_a_generation_that_is_killed_is_replaced(tmp_path: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
         reader = asyncio.StreamReader()
         reader.feed_data(begun(server.world.policy, take(server.world)))
-        following = Following(reader)
+        following = Following(reader, "dovetail")
         generations = Generations(following, "dovetail")
         tasks = [asyncio.create_task(one) for one in (following.run(), generations.run())]
         question = Question("queueshares")
         assert (await generations.ask(question, PATIENCE_S)).status == 200
         killed = generations._newest
         assert killed is not None
+        # The scheduler comes first.
+        assert os.getpriority(os.PRIO_PROCESS, killed._pid) == max(GENERATION, os.getpriority(os.PRIO_PROCESS, 0))
+        assert os.sched_getscheduler(killed._pid) == os.SCHED_BATCH
         killed.end()
         with pytest.raises(GenerationEnded):
             await killed.ask(question, 1.0)
@@ -232,7 +248,7 @@ async def test_what_was_asked_of_one_generation_is_known_to_the_next(
         reader = asyncio.StreamReader()
         world = state(3)
         reader.feed_data(begun(world.policy, take(world)))
-        following = Following(reader)
+        following = Following(reader, "dovetail")
         generations = Generations(following, "dovetail")
         tasks = [asyncio.create_task(one) for one in (following.run(), generations.run())]
         question = Question("queueshares", OWN)
@@ -248,3 +264,141 @@ async def test_what_was_asked_of_one_generation_is_known_to_the_next(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+DRAIN = WhatIfQuestion(DrainNodes(("n0",)))
+SUBMIT = WhatIfQuestion(
+    Submit(
+        (
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "new"},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            },
+        )
+    )
+)
+
+
+@pytest.mark.slow
+async def test_a_what_if_is_worked_out_by_a_process_of_its_own(tmp_path: Path) -> None:
+    async with asyncio.timeout(3 * PATIENCE_S), served(tmp_path) as server:
+        path = f"/namespaces/{OWN}/whatifs"
+        before = take(server.world)
+        status, drained = await server.ask(path, method="POST", body=msgspec.json.encode(DRAIN))
+        assert (status, drained["kind"], drained["metadata"]["namespace"]) == (200, "WhatIf", OWN)
+        assert MARKER not in json.dumps(drained)
+        assert MARKER in json.dumps((await server.ask("/whatifs", method="POST", body=msgspec.json.encode(DRAIN)))[1])
+        _, submitted = await server.ask(path, method="POST", body=msgspec.json.encode(SUBMIT))
+        assert f"{OWN}/new" in [one["job"] for one in submitted["answer"]["jobs"]]
+        assert take(server.world) == before
+        assert (await server.ask(path, method="POST", body=b"{"))[0] == 400
+        assert (await server.ask(path, method="POST", body=b'{"change": {"type": "none"}}'))[0] == 400
+        other = msgspec.json.encode(SUBMIT).replace(b'"name":"new"', b'"name":"new","namespace":"elsewhere"')
+        status, refused = await server.ask(path, method="POST", body=other)
+        assert (status, "not pod elsewhere/new" in refused["message"]) == (403, True)
+        status, refused = await server.ask(path, method="POST", body=b" " * (MOST_BODY_BYTES + 1))
+        assert (status, "longer than 2 MiB" in refused["message"]) == (413, True)
+
+
+def _question() -> Question:
+    return Question(WHAT_IFS.plural, OWN, body=msgspec.json.encode(DRAIN).decode())
+
+
+class _Slow:
+    """In place of a process that is forked: it answers when it is let go on, or never."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.running = self.most = self.ended = 0
+        self.fails: Exception | None = None
+
+    async def fork(self, *_: object, **__: object) -> _Slow:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        return self
+
+    async def prepared(self, _: float) -> None:
+        """It is at once."""
+
+    async def ask(self, question: Question, within_s: float) -> Reply:
+        if self.fails is not None:
+            raise self.fails
+        await self.go_on.wait()
+        return Reply(200, b"{}")
+
+    def end(self) -> None:
+        self.running -= 1
+        self.ended += 1
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> _Slow:
+    process = _Slow()
+    monkeypatch.setattr(whatifs, "Generation", process)
+    return process
+
+
+def _what_ifs() -> WhatIfs:
+    following = Following(asyncio.StreamReader(), "dovetail")
+    following.begun.set()
+    return WhatIfs(following, "dovetail")
+
+
+async def _refused(asked: Any) -> str:
+    with pytest.raises(BadQuestion) as raised:
+        await asked
+    return f"{raised.value.status} {raised.value}"
+
+
+async def test_one_what_if_is_worked_out_at_a_time_and_a_user_has_one(slow: _Slow) -> None:
+    found = _what_ifs()
+    async with asyncio.timeout(PATIENCE_S):
+        waiting = [asyncio.create_task(found.ask(user, _question())) for user in ("alice", "bob")]
+        await asyncio.sleep(0)
+        assert "429 a what-if of this user is under way" in await _refused(found.ask("alice", _question()))
+        slow.go_on.set()
+        assert [one.status for one in await asyncio.gather(*waiting)] == [200, 200]
+    assert (slow.most, slow.running, slow.ended) == (1, 0, 2)
+
+
+async def test_a_user_has_so_many_what_ifs_in_a_minute_and_so_many_wait(
+    slow: _Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whatifs, "A_MINUTE", 2)
+    monkeypatch.setattr(whatifs, "MOST_WAITING", 2)
+    found = _what_ifs()
+    async with asyncio.timeout(PATIENCE_S):
+        slow.go_on.set()
+        for _ in range(2):
+            await found.ask("alice", _question())
+        assert "429 this user has asked 2 what-ifs in a minute" in await _refused(found.ask("alice", _question()))
+        slow.go_on.clear()
+        waiting = [asyncio.create_task(found.ask(user, _question())) for user in ("bob", "carol")]
+        await asyncio.sleep(0)
+        assert "429 too many what-ifs wait" in await _refused(found.ask("dave", _question()))
+        slow.go_on.set()
+        await asyncio.gather(*waiting)
+
+
+async def test_a_what_if_that_takes_too_long_or_too_much_ends_alone(slow: _Slow) -> None:
+    found = _what_ifs()
+    async with asyncio.timeout(PATIENCE_S):
+        slow.fails = TooSlow("it takes longer")
+        assert "504 the what-if takes longer than 25 s" in await _refused(found.ask("alice", _question()))
+        assert "429" in await _refused(found.ask("alice", _question()))
+        slow.fails = GenerationEnded("no memory")
+        assert "503 the process ended" in await _refused(found.ask("bob", _question()))
+    assert (slow.running, slow.ended) == (0, 2)
+
+
+@pytest.mark.slow
+async def test_the_memory_of_a_what_if_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "MOST_ALONE_BYTES", -(1 << 20))
+    async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
+        # Longer than what is left in the heap.
+        body = msgspec.json.encode({"change": {"type": "drain", "nodes": ["n" * 1_900_000]}})
+        status, failed = await server.ask(f"/namespaces/{OWN}/whatifs", method="POST", body=body)
+        assert (status, "ended before it answered" in failed["message"]) == (503, True)
+        assert (await server.ask(f"/namespaces/{OWN}/waitingjobs"))[0] == 200

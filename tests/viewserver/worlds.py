@@ -6,11 +6,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dovetail.core.model import GPU, Gang, HostPort, Namespace, Node, Pod, Request
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
+from dovetail.kube.api.changes import Change
+from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, GPU_NODES, LEASE_REQUESTS, PODS
+from dovetail.kube.objects import leases as wire
+from dovetail.kube.objects import topology
+from dovetail.kube.objects.pods import Pod as PodObject
+from dovetail.kube.translate.reported import ReportedObjects, batch_of
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 
 OWN, MARKER = "own-team", "zmarkz"
@@ -24,7 +31,9 @@ def state(seed: int) -> State:
 
 def reported(dice: random.Random) -> list[Node | Pod | Gang | Queue | Namespace]:
     """Nodes of 8 GPUs, queues with users and without, pods that run and wait, gangs, conflicts between pods."""
+    labels = (("example.com/owner", f"{MARKER}-owner"), ("topology.kubernetes.io/zone", "a"))
     nodes = [node(f"n{i}") for i in range(dice.randint(1, 3))]
+    nodes = [replace(one, labels=tuple(sorted((*one.labels, *labels)))) for one in nodes]
     queues = [
         queue(name, guarantee=dice.choice((0, 8)), limit=dice.choice((0, 0, 16)), by_user=dice.random() < 0.5)
         for name in ("a", "b")[: dice.randint(1, 2)]
@@ -57,6 +66,65 @@ def reported(dice: random.Random) -> list[Node | Pod | Gang | Queue | Namespace]
     for name, more in zip(OWN_PODS, ({}, {"on": nodes[0].name}, {}), strict=True):
         found.append(_pod(dice, name, dice.choice((1, 8, 16)), names, of=OWN, **more))
     return found
+
+
+def objects(seed: int) -> ReportedObjects:
+    """What is reported of the same cluster besides: the health of its nodes, leases, and finished pods. Through the
+    batches in which it is sent."""
+    dice = random.Random(seed)
+    found = ReportedObjects("dovetail")
+    found.take(batch_of(GPU_NODES, [Change("added", _gpu_node(dice, f"n{i}")) for i in range(3)]))
+    planes, requests, leases = [], [], []
+    for namespace in (OWN, *OTHERS):
+        prefix = "" if namespace == OWN else f"{MARKER}-"
+        plane = f"{prefix}agent"
+        planes.append(wire.AgentControlPlane(wire.LeaseMeta(plane, namespace, f"uid-{namespace}")))
+        meta = wire.LeaseMeta(f"{prefix}asks", namespace, f"uid-asks-{namespace}")
+        status = wire.LeaseRequestStatus(state="Waiting", reason="NoNodeFits", message=f"held by {OTHERS[0]}/x")
+        requests.append(wire.LeaseRequest(meta, wire.LeaseRequestSpec(plane), status))
+        meta = wire.LeaseMeta(f"{prefix}holds", namespace, f"uid-holds-{namespace}")
+        leases.append(wire.GPULease(meta, wire.GPULeaseSpec(plane)))
+    for resource, made in ((CONTROL_PLANES, planes), (LEASE_REQUESTS, requests), (GPU_LEASES, leases)):
+        found.take(batch_of(resource, [Change("added", one) for one in made]))
+    ended = [_ended(dice, namespace, i) for namespace in (OWN, *OTHERS) for i in range(2)]
+    found.take(batch_of(PODS, [Change("modified", one) for one in ended]))
+    return found
+
+
+def _gpu_node(dice: random.Random, name: str) -> topology.GPUNode:
+    bad = topology.GpuHealth("quarantined", "XID79", f"it fell off the bus; {OTHERS[0]}/{MARKER}-pod ran there")
+    gpus = tuple(
+        topology.GpuStatus(i, f"GPU-{name}-{i}", "NVIDIA H100", health=bad if dice.random() < 0.1 else None)
+        for i in range(8)
+    )
+    seen = topology.Evidence("Pod", f"{MARKER}-system", f"{MARKER}-driver", "driver", f"error: {MARKER}")
+    readiness = topology.NodeReadiness("pool", "driver", "DriverFailed", "it ends", "look at it", evidence=seen)
+    by = dice.choice((f"user/{MARKER}: x", f"user/{MARKER}-admin", "rollout/cluster"))
+    maintenance = (
+        topology.NodeMaintenance(by=by, reason=dice.choice(("", "a new fan"))) if dice.random() < 0.7 else None
+    )
+    foreign = (topology.ForeignProcess(0, holder="other_pod", namespace=OTHERS[0], pod=f"{MARKER}-p"),)
+    return topology.GPUNode(
+        topology.ObjectMeta(name),
+        topology.GPUNodeSpec(maintenance=maintenance),
+        topology.GPUNodeStatus(gpus=gpus, readiness=readiness, foreign_processes=foreign),
+    )
+
+
+def _ended(dice: random.Random, namespace: str, number: int) -> PodObject:
+    prefix = "" if namespace == OWN else f"{MARKER}-"
+    manifest = {
+        "metadata": {
+            "name": f"{prefix}done-{number}", "namespace": namespace, "uid": f"done-{namespace}-{number}",
+            "labels": {"dovetail.dev/user": f"{prefix}user", "job-name": f"{prefix}done"},
+        },
+        "spec": {"schedulerName": "dovetail", "nodeName": "n0", "containers": [{"name": "c"}]},
+        "status": {
+            "phase": dice.choice(("Succeeded", "Failed")),
+            "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 1, "reason": f"{prefix}Error"}}}],
+        },
+    }  # fmt: skip
+    return msgspec.convert(manifest, PodObject)
 
 
 def _pod(dice: random.Random, name: str, gpus: int, queues: list[str], on: str = "", of: str = "") -> Pod:

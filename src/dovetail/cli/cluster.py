@@ -26,12 +26,12 @@ from dovetail.cli.service import first_of
 from dovetail.kube.api.errors import Forbidden, KubeError
 
 if TYPE_CHECKING:
-    from dovetail.core.events import Event
     from dovetail.core.placing.scores import Scoring
     from dovetail.core.policy import Policy
     from dovetail.core.state import State
     from dovetail.kube.api.config import ClusterConfig
     from dovetail.kube.manifests.cluster import Manifests
+    from dovetail.kube.manifests.documents import Document
     from dovetail.kube.reading.live_cluster import LiveCluster
     from dovetail.kube.reading.views import ViewRequest
 
@@ -151,13 +151,6 @@ def _default_policy() -> Policy:
     return unhurried(Policy(scoring=ExpectedFill()))
 
 
-def events_of(
-    files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
-) -> tuple[Event, ...]:
-    """The events of manifests. Parts that cannot be used are listed on standard error."""
-    return _manifests(files, scheduler_name, schedulers).events
-
-
 def _manifests(
     files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
 ) -> Manifests:
@@ -172,21 +165,37 @@ def _manifests(
     return found
 
 
-def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
-    """The events of manifests, with the pods that controllers would make of their workloads; all pods are ours."""
-    from dovetail.kube.manifests import cluster
+def manifests_of(files: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+    """The objects of manifests. Parts that cannot be used are listed on standard error. Raises ClickException."""
     from dovetail.kube.manifests.documents import ManifestError, read_documents
+
+    try:
+        return _usable(list(read_documents(files)), files)
+    except ManifestError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def submitted(files: tuple[str, ...], namespace: str) -> tuple[dict[str, Any], ...]:
+    """The objects of manifests, with the pods that controllers would make of their workloads; all pods are ours. Those
+    without a namespace are in this one. Raises ClickException."""
+    from dovetail.kube.manifests.documents import ManifestError, read_documents
+    from dovetail.views.whatif_changes import inside
     from dovetail.views.workloads import WorkloadError, with_pods
 
     try:
-        documents = with_pods(read_documents(files))
+        return _usable(with_pods(inside(read_documents(files), namespace)), files)
     except (ManifestError, WorkloadError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _usable(documents: list[Document], files: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+    from dovetail.kube.manifests import cluster
+
     found = cluster.of_documents(documents, whole=False)
     if not found.events and not found.problems:
         raise click.ClickException(f"{', '.join(files)}: no object in it matters to a scheduler")
     print_problems(found)
-    return found.events
+    return tuple(one.value for one in documents if isinstance(one.value, dict))
 
 
 def print_problems(found: Manifests) -> None:

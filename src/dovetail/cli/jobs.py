@@ -145,8 +145,8 @@ def command(
     """List the jobs: those that run, those that wait and why, and with --all those that are done.
 
     NAME is [NAMESPACE/]NAME of a job, of one of its pods or of the object that these were made for; * and ? stand for
-    any characters. A job that is done is known as long as one of its pods exists. The running scheduler answers for
-    jobs that run and wait, if there is one; else, and for those that are done, the cluster is read. Writes nothing.
+    any characters. A job that is done is known as long as one of its pods exists. The running scheduler answers, if
+    there is one; else the cluster is read. Writes nothing.
     """
     from dovetail.views.job_list import JobFilter
     from dovetail.views.jobs import JobNotFound
@@ -187,31 +187,29 @@ def _states(text: str) -> tuple[str, ...]:
 
 
 def _list(asked: _Asked, states: tuple[str, ...]) -> JobList:
-    """The jobs in these states; those that are named in all, where the cluster is read. Raises ClickException, and
-    JobNotFound."""
+    """The jobs in these states; those that are named in all. Raises ClickException, and JobNotFound."""
     from dovetail.views.job_list import job_list
 
-    named = asked.wanted.names and not asked.states
-    not_found = None
-    if not any(one in states for one in DONE):
-        try:
-            found = ask_jobs(asked.source, replace(asked.wanted, states=states), asked.most_ahead)
-        except click.ClickException as error:
-            if not named:
-                raise
-            # It may be done.
-            found, not_found = None, error
-        if found is not None:
-            return found
-    states = STATES["all"] if named else states
+    states = STATES["all"] if asked.wanted.names and not asked.states else states
+    wanted = replace(asked.wanted, states=states)
+    found = ask_jobs(asked.source, wanted, asked.most_ahead)
+    if found is not None:
+        return found
     try:
         cluster = asked.source.read(ended=any(one in states for one in DONE))
-    except click.ClickException as error:
-        raise not_found or error from None
+    except click.ClickException:
+        unfinished = tuple(one for one in states if one in UNFINISHED)
+        if unfinished in ((), states):
+            raise
+        # A scheduler that is older knows these.
+        found = ask_jobs(asked.source, replace(wanted, states=unfinished), asked.most_ahead)
+        if found is None:
+            raise
+        Console(stderr=True).print("note: jobs that are done are not listed, as the cluster cannot be read")
+        return found
     with looking_ahead() as watch:
         return job_list(
-            cluster.state, asked.source.now_ms, replace(asked.wanted, states=states), cluster.feed.ended(),
-            most_ahead=asked.most_ahead, watch=watch,
+            cluster.state, asked.source.now_ms, wanted, cluster.feed.ended(), most_ahead=asked.most_ahead, watch=watch
         )  # fmt: skip
 
 

@@ -8,16 +8,33 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import ago, count, foreign, gpus, span
 from dovetail.core.queues.types import GPU
 from dovetail.views.jobs import some
-from dovetail.views.leases import LeaseRow, LeasesView, OfferRow, PlaneRow, RequestRow
+from dovetail.views.leases import LeaseRow, LeasesView, LeaseTotals, OfferRow, PlaneRow, RequestRow
 
 _PODS_SHOWN = 2
 
 
 def show(answer: LeasesView, console: Console) -> None:
-    """Print the tables: leases, requests, control planes."""
-    if not (answer.planes or answer.requests or answer.leases):
+    """Print the tables: leases, requests, control planes; and totals of what the user may not see."""
+    if answer.planes or answer.requests or answer.leases:
+        _show_own(answer, console)
+    elif answer.elsewhere is None:
         console.print("There is no control plane of a software agent, no request for a lease, and no lease.")
-        return
+    else:
+        console.print("You have no control plane of a software agent, no request for a lease, and no lease.")
+    if answer.elsewhere is not None:
+        console.print(_elsewhere(answer.elsewhere))
+
+
+def _elsewhere(totals: LeaseTotals) -> str:
+    if not (totals.planes or totals.requests or totals.leases):
+        return "Other namespaces have none."
+    return (
+        f"Other namespaces have {count(totals.planes, 'control plane')} with {count(totals.leases, 'lease')} "
+        f"({gpus(totals.gpus_milli)} GPUs), and {count(totals.requests, 'request')}."
+    )
+
+
+def _show_own(answer: LeasesView, console: Console) -> None:
     if answer.leases:
         console.print("Leases:")
         table = Table("lease", "plane", "class", prose("devices"), "state", "ends", "renewals", prose("pods inside"))

@@ -19,8 +19,7 @@ from dovetail.cli.watching import watch_options, watch_rows
 
 if TYPE_CHECKING:
     from dovetail.core.model import Requirement
-    from dovetail.kube.reading.state import LiveCluster
-    from dovetail.views.nodes import NodeHealthView
+    from dovetail.views.nodes import NodeList
 
 
 @click.command(name="nodes")
@@ -44,33 +43,26 @@ def command(
 
     NAME is a node, or a pattern with * and ?. Of one node all GPUs are listed. The states are those that the agents
     report. Where `dovetail operator` runs, each node that is not ready is listed with its step, what blocks it, what
-    shows that, and what to do.
+    shows that, and what to do. The running scheduler answers, if there is one; else, and with --quarantine-budget, the
+    cluster is read.
     """
     from dovetail.cli.nodes_report import show_more
-    from dovetail.kube.translate.quarantine_budget import budget_of
 
     asked = NodeFilter(name, unhealthy, labels)
     source = replace(source, quarantine_budget=budget)
     if every_s:
         source.check_again()
-        watch_rows(lambda: (_nodes(source.read(), asked), source.now_ms), form, NODES, every_s, Console())
+        watch_rows(lambda: (_nodes(source, asked).nodes, source.now_ms), form, NODES, every_s, Console())
         return
-    cluster = source.read()
-    answer = _nodes(cluster, asked)
-    if not cluster.quarantine_budget and any(one.quarantine for one in answer):
-        assumed = budget_of(source.policy)
-        Console(stderr=True).print(
-            f"[yellow]attention:[/yellow] the scheduler's quarantine budget is not known, as no lease with it can be "
-            f"read: {assumed} is assumed; set it by --quarantine-budget"
-        )
+    answer = _nodes(source, asked)
     if form.whole:
-        write_answer(form, "NodeHealth", answer)
+        write_answer(form, "NodeHealth", answer.nodes)
         return
-    if answer or not form.notes:
-        write_rows(form, NODES, answer, source.now_ms, Console())
+    if answer.nodes or not form.notes:
+        write_rows(form, NODES, answer.nodes, source.now_ms, Console())
     if form.notes and not form.columns:
-        one = len(answer) == 1 and answer[0].node == name
-        show_more(answer, source.now_ms, Console(), devices=one, budget=cluster.state.cluster.quarantines.limit)
+        one = len(answer.nodes) == 1 and answer.nodes[0].node == name
+        show_more(answer.nodes, source.now_ms, Console(), devices=one, budget=answer.budget)
 
 
 class NodeFilter(Struct, frozen=True):
@@ -81,13 +73,43 @@ class NodeFilter(Struct, frozen=True):
     labels: tuple[Requirement, ...] = ()
 
 
-def _nodes(cluster: LiveCluster, asked: NodeFilter) -> tuple[NodeHealthView, ...]:
+def _nodes(source: ClusterSource, asked: NodeFilter) -> NodeList:
     """Raises ClickException if no GPU node has the name."""
     from dovetail.core.labels import holds
-    from dovetail.views.nodes import node_healths
 
-    state, reported = cluster.state, cluster.feed.node_records.gpu_node
-    answer = node_healths(state, reported, asked.name, unhealthy=asked.unhealthy)
-    if asked.name and not answer and not (asked.unhealthy and node_healths(state, reported, asked.name)):
-        raise click.ClickException(f"no GPU node is called {asked.name}")
-    return tuple(one for one in answer if all(holds(term, one.labels.get(term.key)) for term in asked.labels))
+    found = ask_nodes(source, asked) or _read(source, asked)
+    rows = [one for one in found.nodes if all(holds(term, one.labels.get(term.key)) for term in asked.labels)]
+    return replace(found, nodes=tuple(rows))
+
+
+def ask_nodes(source: ClusterSource, asked: NodeFilter) -> NodeList | None:
+    """The answer of the running scheduler; None where the cluster has to be read. Raises ClickException."""
+    from dovetail.kube.objects.views import NODE_LISTS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.nodes import NodeList
+
+    if source.quarantine_budget:
+        return None
+    query = ({"name": asked.name} if asked.name else {}) | ({"unhealthy": "true"} if asked.unhealthy else {})
+    return source.ask(ViewRequest(NODE_LISTS, source.namespace, query=query), NodeList)
+
+
+def _read(source: ClusterSource, asked: NodeFilter) -> NodeList:
+    """Raises ClickException."""
+    from dovetail.kube.translate.quarantine_budget import budget_of
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.nodes import node_list
+
+    cluster = source.read()
+    try:
+        answer = node_list(
+            cluster.state, cluster.feed.node_records.gpu_node, asked.name, unhealthy=asked.unhealthy
+        )  # fmt: skip
+    except JobNotFound as error:
+        raise click.ClickException(str(error)) from error
+    if not cluster.quarantine_budget and any(one.quarantine for one in answer.nodes):
+        Console(stderr=True).print(
+            f"[yellow]attention:[/yellow] the scheduler's quarantine budget is not known, as no lease with it can be "
+            f"read: {budget_of(source.policy)} is assumed; set it by --quarantine-budget"
+        )
+    return answer

@@ -4,24 +4,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
-from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
+from dovetail.cli.cluster import ClusterSource, cluster_options, manifests_of, submitted
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes, complete_queues
 from dovetail.cli.output import looking_ahead, output_option, write_json
-from dovetail.core.events import NodeChanged
 
 if TYPE_CHECKING:
-    from dovetail.core.state import State
-    from dovetail.views.whatif import Hypothesis
+    from dovetail.views.whatif import WhatIf
+    from dovetail.views.whatif_changes import Change
 
 _SHAPE = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?:x(.+))?")
 _LABEL = re.compile(r"([^=]+)=(.*)")
+_OF_NODES = ("Node", "CSINode", "GPUNode", "NodeResourceTopology", "ResourceSlice", "DeviceTaintRule")
 
 
 @click.group(name="whatif")
@@ -29,7 +27,8 @@ def command() -> None:
     """Predict what a change would do, without making it.
 
     The scheduler's own core decides on a copy of the cluster, with the change and without it, and looks ahead until all
-    jobs with a known start have started. The answer is what differs. Writes nothing and needs no running scheduler.
+    jobs with a known start have started. The answer is what differs. The running scheduler answers, if there is one, by
+    a process of its own; else the cluster is read. Writes nothing.
     """
 
 
@@ -42,12 +41,12 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
 
     Pods count as Dovetail's, whatever their schedulerName. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
     LeaderWorkerSets, RayClusters and the training jobs of Kubeflow are replaced by the pods that their controllers
-    would create. A LeaseRequest gets offers, of which the first is accepted.
+    would create. A LeaseRequest gets offers, of which the first is accepted. Objects without a namespace are created in
+    that of the context.
     """
-    from dovetail.views import whatif as view
+    from dovetail.views.whatif_changes import Submit
 
-    events = submitted(paths)
-    _answer(source, output, lambda state: view.submit(state, events, source.now_ms))
+    _answer(source, output, Submit(submitted(paths, source.namespace)))
 
 
 @command.command(name="drain")
@@ -56,9 +55,9 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
 @output_option
 def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
     """Drain nodes: where their pods go, which then wait, and which disruption budgets block the drain."""
-    from dovetail.views import whatif as view
+    from dovetail.views.whatif_changes import DrainNodes
 
-    _answer(source, output, lambda state: view.drain(state, tuple(dict.fromkeys(nodes)), source.now_ms))
+    _answer(source, output, DrainNodes(nodes))
 
 
 @command.command(name="add-nodes")
@@ -84,7 +83,7 @@ def add_nodes(
     4x8xH100 adds four nodes like an existing one with eight GPUs whose model has H100 in its name; --like NODE --count
     4 adds four nodes like NODE.
     """
-    from dovetail.views import whatif as view
+    from dovetail.views.whatif_changes import AddNodes, AddNodesLike
 
     shape = _SHAPE.fullmatch(what[0]) if len(what) == 1 else None
     if bool(what) == bool(like):
@@ -93,20 +92,23 @@ def add_nodes(
         raise click.UsageError("--count and --label need --like")
     if number and shape:
         raise click.UsageError(f"{what[0]} has the number of nodes: --count goes with --like")
-    events = events_of(what, None) if what and not shape else ()
+    if shape:
+        count, gpus = int(shape[1]), int(shape[2])
+        _answer(source, output, AddNodesLike(gpus=gpus, model=shape[3] or "", count=count, labels=labels))
+    elif like:
+        _answer(source, output, AddNodesLike(like, count=number or 1, labels=labels))
+    else:
+        nodes = _nodes(manifests_of(what))
+        if not nodes:
+            raise click.ClickException(f"{', '.join(what)}: no Node found")
+        _answer(source, output, AddNodes(nodes))
 
-    def change(state: State) -> Hypothesis:
-        if events:
-            found = [event.node for event in events if isinstance(event, NodeChanged)]
-            if not found:
-                raise view.ChangeError(f"{', '.join(what)}: no Node found")
-            return view.add_nodes(state, found)
-        if shape:
-            model = view.like_of_model(state, int(shape[2]), shape[3] or "")
-            return view.like(state, model, int(shape[1]), labels)
-        return view.like(state, str(like), number or 1, labels)
 
-    _answer(source, output, change)
+def _nodes(objects: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    """The nodes among objects, and what describes their hardware."""
+    if not any(one.get("kind") == "Node" for one in objects):
+        return ()
+    return tuple(one for one in objects if one.get("kind") in _OF_NODES)
 
 
 @command.command(name="quota")
@@ -130,25 +132,11 @@ def quota(
     output: str,
 ) -> None:
     """Change the quota of QUEUE. AMOUNTs are such as gpu=40, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
-    from dovetail.views import whatif as view
-    from dovetail.views.amounts import changed
-    from dovetail.views.queues import queue_named
+    from dovetail.views.whatif_changes import ChangeQuota
 
     if not (guarantee or limit) and weight is None and priority is None:
         raise click.UsageError("nothing changes: use --guarantee, --limit, --weight or --priority")
-
-    def change(state: State) -> Hypothesis:
-        old = queue_named(state, queue)
-        new = replace(
-            old,
-            guarantee=changed(old.guarantee, guarantee),
-            limit=changed(old.limit, limit),
-            weight=weight or old.weight,
-            priority=old.priority if priority is None else priority,
-        )
-        return view.quota(state, new)
-
-    _answer(source, output, change)
+    _answer(source, output, ChangeQuota(queue, guarantee, limit, weight, priority))
 
 
 @command.command(name="stop")
@@ -158,9 +146,9 @@ def quota(
 @output_option
 def stop(source: ClusterSource, queue: str, evict: bool, output: str) -> None:
     """Stop QUEUE: which of its jobs no longer start, and which jobs of other queues start sooner."""
-    from dovetail.views import whatif as view
+    from dovetail.views.whatif_changes import StopQueue
 
-    _answer(source, output, lambda state: view.stop(state, queue, "HoldAndDrain" if evict else "Hold"))
+    _answer(source, output, StopQueue(queue, evict))
 
 
 @command.command(name="resume")
@@ -169,9 +157,9 @@ def stop(source: ClusterSource, queue: str, evict: bool, output: str) -> None:
 @output_option
 def resume(source: ClusterSource, queue: str, output: str) -> None:
     """Resume QUEUE, which is stopped: which of its jobs start now, and which jobs of other queues start later."""
-    from dovetail.views import whatif as view
+    from dovetail.views.whatif_changes import ResumeQueue
 
-    _answer(source, output, lambda state: view.stop(state, queue, ""))
+    _answer(source, output, ResumeQueue(queue))
 
 
 def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -181,20 +169,39 @@ def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((match[1], match[2]) for match in found if match is not None)
 
 
-def _answer(source: ClusterSource, output: str, change: Callable[[State], Hypothesis]) -> None:
+def _answer(source: ClusterSource, output: str, change: Change) -> None:
     from dovetail.cli.whatif_report import show
-    from dovetail.views import whatif as view
-    from dovetail.views.amounts import AmountError
-    from dovetail.views.jobs import JobNotFound
 
-    state = source.state()
-    try:
-        hypothesis = change(state)
-    except (view.ChangeError, JobNotFound, AmountError) as error:
-        raise click.ClickException(str(error)) from error
-    with looking_ahead() as watch:
-        answer = view.whatif(state, hypothesis, source.now_ms, watch)
+    answer = _ask(source, change) or _work_out(source, change)
     if output == "json":
         write_json(answer)
     else:
         show(answer, Console())
+
+
+def _ask(source: ClusterSource, change: Change) -> WhatIf | None:
+    """The answer of the running scheduler; None where the cluster has to be read. Raises ClickException."""
+    import msgspec
+
+    from dovetail.kube.objects.views import WHAT_IFS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.whatif import WhatIf
+    from dovetail.views.whatif_changes import WhatIfQuestion
+
+    return source.ask(ViewRequest(WHAT_IFS, source.namespace, body=msgspec.json.encode(WhatIfQuestion(change))), WhatIf)
+
+
+def _work_out(source: ClusterSource, change: Change) -> WhatIf:
+    """Raises ClickException."""
+    from dovetail.views.amounts import AmountError
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.whatif import ChangeError, whatif
+    from dovetail.views.whatif_changes import hypothesis_of
+
+    state = source.state()
+    try:
+        hypothesis = hypothesis_of(state, change, source.now_ms)
+    except (ChangeError, JobNotFound, AmountError) as error:
+        raise click.ClickException(str(error)) from error
+    with looking_ahead() as watch:
+        return whatif(state, hypothesis, source.now_ms, watch)

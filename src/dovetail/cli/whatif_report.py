@@ -23,7 +23,8 @@ def show(answer: WhatIf, console: Console) -> None:
         table = Table("job", "queue", "GPUs", "effect", "without", "with", prose("where, or why not"))
         console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
     else:
-        console.print("The change makes no difference to waiting jobs.")
+        whose = "waiting jobs of yours" if answer.elsewhere else "waiting jobs"
+        console.print(f"The change makes no difference to {whose}.")
     _offers(answer, console)
     _victims(answer.evicted, "Evicted only with the change:", answer.now_ms, console)
     _victims(answer.spared, "Evicted only without the change:", answer.now_ms, console)
@@ -35,6 +36,8 @@ def show(answer: WhatIf, console: Console) -> None:
         console.print(table)
     if answer.unchanged and answer.jobs:
         console.print(f"The change makes no difference to {count(answer.unchanged, 'other waiting job')}.")
+    if answer.elsewhere:
+        console.print(f"The change makes a difference to {count(answer.elsewhere, 'job')} of other namespaces.")
     for note in answer.notes:
         console.print(f"[yellow]attention:[/yellow] {escape(note)}")
     if not answer.whole:

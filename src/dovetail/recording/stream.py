@@ -3,6 +3,8 @@
 
 A frame is one byte for its kind, four for the length of the rest (big-endian), and the rest: JSON, as in a recording. A
 stream begins with a checkpoint. The number of decisions travels with each step, so that a copy that differs is found.
+Frames of the kind REPORTED are about objects that the core does not read: a copy passes them over. They may come before
+the checkpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dovetail.recording.format import RecordedLine
 
 HEAD_BYTES = 5
 _BEGUN, _RENEWED, _CALLED = b"B", b"R", b"C"
+REPORTED = b"O"
 
 
 class StreamBeginning(Struct, frozen=True):
@@ -64,6 +67,7 @@ class StreamedCopy:
 
     def __init__(self) -> None:
         self.state = State()
+        self.begun = False
         self.frames = 0
 
     def take(self, frame: bytes) -> None:
@@ -73,11 +77,12 @@ class StreamedCopy:
         if kind == _BEGUN:
             beginning = _BEGINNING.decode(payload)
             self.state = restore(beginning.policy, beginning.checkpoint)
+            self.begun = True
         elif kind == _RENEWED:
             self.state = restore(self.state.policy, take(self.state))
         elif kind == _CALLED:
             self._repeat(_CALL.decode(payload))
-        else:
+        elif kind != REPORTED:
             raise ValueError(f"{kind!r} is no kind of frame")
         self.frames += 1
 

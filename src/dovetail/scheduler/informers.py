@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.core.events import Event
@@ -47,6 +48,8 @@ class Informers:
         self.inbox: list[Event] = []
         self.changed = asyncio.Event()
         self.feed = feed
+        self.seen: Callable[[Resource, list[Change[Any]]], None] | None = None
+        """If set: called with the changes of each resource before their events are in the inbox."""
         self._client = client
         self._fetching: set[OwnerRef] = set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -70,6 +73,8 @@ class Informers:
 
     def _follow(self, source: Source) -> Reflector[Any]:
         def sink(changes: list[Change[Any]]) -> None:
+            if self.seen is not None:
+                self.seen(source.resource, changes)
             self.put(source.translate(changes))
             if self.feed.gangs.stale:
                 self._fetch_owners()

@@ -39,6 +39,7 @@ from dovetail.scheduler.plane_status import PlaneStatuses
 from dovetail.scheduler.queue_status import QueueStatusWriter
 from dovetail.scheduler.reviews import Reviews
 from dovetail.scheduler.view_feed import ViewFeed
+from dovetail.scheduler.view_objects import ViewObjects
 from dovetail.scheduler.view_process import ViewProcess
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         run_id = secrets.token_hex(4)
         with _recording(options, run_id) as recorder:
             clock = Clock()
-            feed = ViewFeed(options.policy) if options.views else None
+            feed = ViewFeed(options.policy, options.scheduler_name) if options.views else None
             observers = [one for one in (recorder, feed) if one is not None]
             divider = MigRepartitioner(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
@@ -143,10 +144,11 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                     if divider is not None:
                         tasks.create_task(divider.run())
                     if feed is not None:
+                        objects = ViewObjects(client, mirror, feed, options.scheduler_name)
                         views = ViewProcess(
                             client, feed, options.views,
                             namespace=options.lease_namespace, scheduler_name=options.scheduler_name,
-                            decides=lambda: driver.decides, wake=mirror.changed.set,
+                            decides=lambda: driver.decides, wake=mirror.changed.set, report=objects.report_all,
                         )  # fmt: skip
                         tasks.create_task(views.run())
                     if options.leader_elect:

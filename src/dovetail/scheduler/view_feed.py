@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of the core, sent to the process that answers views. The scheduler never waits for it.
+"""The calls of the core, and the objects that views show, sent to the process that answers views. The scheduler never
+waits for it.
 
 Rules: a call is only appended to a queue; a thread encodes and sends. A process that does not keep up is cut off: its
-socket is closed, so that it ends, and the next one begins with a checkpoint.
+socket is closed, so that it ends, and the next one begins with all objects and a checkpoint.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.policy import Policy
+from dovetail.kube.api.changes import Change
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.translate.reported import RESOURCES, batch_of, of_interest
 from dovetail.recording.calls import CoreCall
 from dovetail.recording.format import raised_as
-from dovetail.recording.stream import begun, called, renewed
+from dovetail.recording.stream import REPORTED, begun, called, framed, renewed
 
 MOST_CALLS = 5_000
 MOST_EVENTS = 200_000
@@ -29,10 +34,11 @@ STALLED_S = 10.0
 class ViewFeed:
     """An observer of the calls. Without a process it takes none."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, scheduler_name: str = "dovetail") -> None:
         self._policy = policy
+        self._scheduler_name = scheduler_name
         self._channel: _Channel | None = None
-        self._begins = False
+        self._begins = self._begun = False
 
     @property
     def due(self) -> bool:
@@ -40,22 +46,33 @@ class ViewFeed:
         return self._begins
 
     def connect(self, process: socket.socket, cut_off: Callable[[str], object]) -> None:
-        """Send to this process from the next checkpoint on. `cut_off` is called once with the reason, from any thread,
-        if it is cut off."""
+        """Send to this process: changes of objects from now on, and calls once it was begun. `cut_off` is called once
+        with the reason, from any thread, if it is cut off."""
         self.disconnect()
         self._channel = _Channel(process, cut_off)
-        self._begins = True
+
+    def want_checkpoint(self) -> None:
+        """All objects are sent: send the calls from the next checkpoint on."""
+        self._begins = self._channel is not None
 
     def disconnect(self) -> None:
         """Send no more."""
-        channel, self._channel, self._begins = self._channel, None, False
+        channel, self._channel = self._channel, None
+        self._begins = self._begun = False
         if channel is not None:
             channel.close()
 
-    def begin(self, checkpoint: Checkpoint) -> None:
-        if self._channel is None:
+    def report(self, resource: Resource, changes: Iterable[Change[Any]]) -> None:
+        """Objects have changed."""
+        if self._channel is None or resource not in RESOURCES:
             return
-        begins, self._begins = self._begins, False
+        if found := of_interest(resource, changes, self._scheduler_name):
+            self._channel.put(lambda: framed(REPORTED, batch_of(resource, found)), len(found))
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        if self._channel is None or not (self._begins or self._begun):
+            return
+        begins, self._begins, self._begun = self._begins, False, True
         # A copy that is equal makes the same checkpoint by itself.
         self._channel.put(lambda: begun(self._policy, checkpoint) if begins else renewed())
 
@@ -65,7 +82,7 @@ class ViewFeed:
             self._channel.cut(why)
 
     def observe(self, call: CoreCall) -> None:
-        if self._channel is not None and not self._begins:
+        if self._channel is not None and self._begun and not self._begins:
             line = call.line
             self._channel.put(lambda: called(call), len(line.events) + len(line.applied))
 

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -55,11 +55,11 @@ class _Again(Exception):
 
 class ViewProcess:
     """`listen` is HOST:PORT. `decides` is whether this process leads and knows the cluster; `wake` makes the main loop
-    pass."""
+    pass. `report` sends all objects that views show."""
 
     def __init__(
         self, client: Client, feed: ViewFeed, listen: str, *, namespace: str, scheduler_name: str,
-        decides: Callable[[], bool], wake: Callable[[], object],
+        decides: Callable[[], bool], wake: Callable[[], object], report: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._client = client
         self._feed = feed
@@ -68,6 +68,7 @@ class ViewProcess:
         self._scheduler_name = scheduler_name
         self._decides = decides
         self._wake = wake
+        self._report = report
 
     async def run(self) -> None:
         """Keep it running until cancelled. Raises no other error."""
@@ -100,7 +101,9 @@ class ViewProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE,
-                stdin=theirs.fileno(), stdout=asyncio.subprocess.PIPE, limit=_MOST_LINE_BYTES, start_new_session=True,
+                # In this session: outside of containers Linux divides the cores between sessions (autogroups), and the
+                # priority of a process counts only within its own. It makes a process group of what it forks.
+                stdin=theirs.fileno(), stdout=asyncio.subprocess.PIPE, limit=_MOST_LINE_BYTES,
                 # One thread each: a process with others must not fork.
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
@@ -143,9 +146,11 @@ class ViewProcess:
                     raise _Again(f"the process ended with status {ended.result()}")
         finally:
             self._feed.disconnect()
-            # All of its session, as it forks.
+            # All of its group, as it forks; and it, if it has made none yet.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                process.kill()
             await asyncio.shield(ended)
 
     async def _begin(
@@ -180,5 +185,7 @@ class ViewProcess:
                 loop.call_soon_threadsafe(note, why)
 
         self._feed.connect(ours, cut_off)
+        await self._report()
+        self._feed.want_checkpoint()
         self._wake()
         return listening

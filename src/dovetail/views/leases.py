@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.bargaining.types import GpuLease, LeaseAlternative, Offer
 from dovetail.core.model import Pod, Problem
-from dovetail.core.queues.types import Amounts
+from dovetail.core.queues.types import GPU, Amounts
 from dovetail.core.state import State
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
@@ -119,13 +120,24 @@ class PlaneRow(Struct, frozen=True):
     backend: str
 
 
+class LeaseTotals(Struct, frozen=True):
+    """How many there are, and the GPUs that the planes hold."""
+
+    planes: int
+    requests: int
+    leases: int
+    gpus_milli: int
+
+
 class LeasesView(Struct, frozen=True):
-    """Everything, or what belongs to one namespace or plane, by name."""
+    """Everything, or what belongs to one namespace or plane, by name. `elsewhere` are the totals of namespaces that the
+    asker may not see, None for one that sees all."""
 
     now_ms: int
     planes: tuple[PlaneRow, ...]
     requests: tuple[RequestRow, ...]
     leases: tuple[LeaseRow, ...]
+    elsewhere: LeaseTotals | None = None
 
 
 def all_leases(state: State, objects: LeaseObjects, now_ms: int, of: str = "") -> LeasesView:
@@ -147,6 +159,27 @@ def all_leases(state: State, objects: LeaseObjects, now_ms: int, of: str = "") -
         tuple(sorted([row for row in requests if row.plane in mine], key=lambda row: row.request)),
         tuple(sorted([row for row in rows if row.plane in mine], key=lambda row: row.lease)),
     )
+
+
+def leases_of_namespace(state: State, objects: LeaseObjects, now_ms: int, namespace: str, of: str = "") -> LeasesView:
+    """What a user of one namespace sees: its rows as of `all_leases`, and totals of the others. Raises JobNotFound,
+    with no name of another namespace."""
+    own = LeaseObjects(
+        tuple([one for one in objects.planes if one.metadata.namespace == namespace]),
+        tuple([one for one in objects.requests if one.metadata.namespace == namespace]),
+        tuple([one for one in objects.leases if one.metadata.namespace == namespace]),
+    )
+    shown, every = all_leases(state, own, now_ms, of), all_leases(state, objects, now_ms)
+    mine = all_leases(state, own, now_ms) if of else shown
+    totals = LeaseTotals(
+        len(every.planes) - len(mine.planes), len(every.requests) - len(mine.requests),
+        len(every.leases) - len(mine.leases), _held_milli(every.planes) - _held_milli(mine.planes),
+    )  # fmt: skip
+    return replace(shown, elsewhere=totals)
+
+
+def _held_milli(planes: Iterable[PlaneRow]) -> int:
+    return sum(dict(one.held).get(GPU, 0) for one in planes)
 
 
 def _selected(planes: Iterable[str], of: str) -> set[str]:

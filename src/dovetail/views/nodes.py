@@ -20,7 +20,7 @@ from dovetail.core.queues.types import MODEL_LABEL
 from dovetail.core.state import State
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.topology import GPUNode, GpuStatus
-from dovetail.views.jobs import name_of
+from dovetail.views.jobs import JobNotFound, name_of
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.requested import requested_milli
 
@@ -86,6 +86,23 @@ class NodeHealthView(Struct, frozen=True):
     used: int = 0
     jobs: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+
+
+class NodeList(Struct, frozen=True):
+    """GPU nodes by name. At most `budget` of them may be quarantined at a time."""
+
+    nodes: tuple[NodeHealthView, ...]
+    budget: int
+
+
+def node_list(
+    state: State, gpu_node: Callable[[str], GPUNode | None], pattern: str = "", *, unhealthy: bool = False
+) -> NodeList:
+    """As `node_healths`. Raises JobNotFound if no GPU node has the name."""
+    found = node_healths(state, gpu_node, pattern, unhealthy=unhealthy)
+    if pattern and not found and not (unhealthy and node_healths(state, gpu_node, pattern)):
+        raise JobNotFound(f"no GPU node is called {pattern}")
+    return NodeList(found, state.cluster.quarantines.limit)
 
 
 def node_healths(

@@ -99,7 +99,8 @@ class QueueGain(Struct, frozen=True):
 class WhatIf(Struct, frozen=True):
     """The answer. `jobs` has the jobs that the change is about, then the others with a difference, in the order of
     their starts. `spared` are the pods that would be evicted only without the change. `unchanged` is the number of
-    waiting jobs without a difference. `whole` is false if a look-ahead ended at its bound."""
+    waiting jobs without a difference. `whole` is false if a look-ahead ended at its bound. `elsewhere` is the number of
+    jobs with a difference that are left out, as they are in namespaces that the asker may not see."""
 
     now_ms: int
     jobs: tuple[WhatifOutcome, ...]
@@ -109,6 +110,7 @@ class WhatIf(Struct, frozen=True):
     unchanged: int
     notes: tuple[str, ...]
     whole: bool
+    elsewhere: int = 0
 
 
 def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhatIf:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 
 import msgspec
@@ -15,7 +16,9 @@ from dovetail.viewserver.certificate import ServingCertificate
 from dovetail.viewserver.following import Following
 from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.options import Listening, ServerOptions
+from dovetail.viewserver.priority import FOLLOWING, yield_by
 from dovetail.viewserver.server import ViewServer
+from dovetail.viewserver.whatifs import WhatIfs
 
 _BUFFER_BYTES = 4 << 20
 
@@ -28,9 +31,9 @@ async def main() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     options = decode_json(await reader.readuntil(b"\n"), ServerOptions)
     certificate = ServingCertificate(options.host)
-    following = Following(reader)
+    following = Following(reader, options.scheduler_name)
     generations = Generations(following, options.scheduler_name)
-    server = ViewServer(generations, options.front_proxy)
+    server = ViewServer(generations, WhatIfs(following, options.scheduler_name), options.front_proxy)
     port = await server.listen(options.listen, certificate.context(options.front_proxy.ca_pem))
     sys.stdout.buffer.write(msgspec.json.encode(Listening(port, certificate.pem)) + b"\n")
     sys.stdout.flush()
@@ -47,4 +50,7 @@ async def main() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     gc.set_threshold(20_000)
+    # The scheduler ends all of the group.
+    os.setpgrp()
+    yield_by(FOLLOWING)
     asyncio.run(main())

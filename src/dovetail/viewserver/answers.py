@@ -16,43 +16,58 @@ from dovetail.core.checkpoint import restore
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.core.state import State
 from dovetail.kube.api.resources import Resource
+from dovetail.kube.manifests.documents import ManifestError
 from dovetail.kube.objects.views import (
     CAPACITIES,
     EXPLANATIONS,
     JOB_LISTS,
     JOB_RANKS,
+    LEASE_LISTS,
+    NODE_HOLDERS,
+    NODE_LISTS,
     QUEUE_SHARES,
     VIEWS,
     WAITING_JOBS,
+    WHAT_IFS,
     ViewDocument,
     ViewMeta,
 )
+from dovetail.kube.translate.reported import ReportedObjects
+from dovetail.views.amounts import AmountError
 from dovetail.views.explanation import explain_name
 from dovetail.views.free import free
 from dovetail.views.job_list import JobFilter, jobs_of
-from dovetail.views.job_states import UNFINISHED
+from dovetail.views.job_states import DONE, STATES
 from dovetail.views.jobs import JobNotFound
+from dovetail.views.leases import all_leases, leases_of_namespace
+from dovetail.views.node_holders import node_holders
+from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
 from dovetail.views.probe import Beside
 from dovetail.views.queue_positions import positions
 from dovetail.views.queue_shares import share
 from dovetail.views.rank import rank
 from dovetail.views.shape import ShapeError, largest, parse
+from dovetail.views.whatif import ChangeError, whatif
+from dovetail.views.whatif_changes import NotPermitted, WhatIfQuestion, hypothesis_of
 from dovetail.viewserver.redaction import Redaction
 
 LOOK_AHEAD_S = 30.0
 """The longest look-ahead of one state. Beyond it no starts are known."""
 _MOST_AMOUNT = 2**50
+_MOST_VIEWS = 32
+_STATES = ", ".join(STATES["all"])
 
 
 class Question(Struct, frozen=True):
     """A view of `resource`, of the object `name` where it has objects. With a `namespace`, for users that may see that
-    one alone."""
+    one alone. `body` is that of a POST."""
 
     resource: str
     namespace: str = ""
     name: str = ""
     query: tuple[tuple[str, str], ...] = ()
+    body: str = ""
 
 
 class Reply(Struct, frozen=True):
@@ -75,16 +90,23 @@ class _TooLong(Exception):
 
 
 class ViewAnswers:
-    """For one state, which stays as it is. `ours` is the name of the scheduler."""
+    """For one state, which stays as it is, and the objects that were reported with it. `ours` is the name of the
+    scheduler."""
 
-    def __init__(self, state: State, now_ms: int, ours: str, look_ahead_s: float = LOOK_AHEAD_S) -> None:
+    def __init__(
+        self, state: State, now_ms: int, ours: str, objects: ReportedObjects | None = None,
+        look_ahead_s: float = LOOK_AHEAD_S,
+    ) -> None:  # fmt: skip
         self._state = state
+        self._objects = objects or ReportedObjects(ours)
         self._now_ms = now_ms
         self._ours = ours
         self._look_ahead_s = look_ahead_s
         self._ends_s: float | None = None
         self._outlook = Outlook(state, now_ms, self._watch, whole=True)
         self._redactions: dict[str, Redaction] = {}
+        self._views: dict[tuple[str, tuple[tuple[str, str], ...]], object] = {}
+        """Views of which each asker sees a part: worked out once, and redacted for each namespace."""
 
     def prepare(self) -> None:
         """Work out what most answers need."""
@@ -95,14 +117,13 @@ class ViewAnswers:
     def answer(self, question: Question) -> Reply:
         """The answer, as its asker may see it. Raises no error for a question that has none."""
         namespace = question.namespace
-        redaction = self._redaction(namespace) if namespace else None
         try:
-            view = _OF[question.resource](self, question, dict(question.query))
+            view = self._view(question)
         except BadQuestion as error:
             return Reply(error.status, str(error).encode())
         except JobNotFound as error:
-            return Reply(404, (redaction.text(str(error)) if redaction is not None else str(error)).encode())
-        shown = redaction.of(view) if redaction is not None else view
+            return Reply(404, self._shown(namespace, str(error)).encode())
+        shown = self._redaction(namespace).of(view) if namespace else view
         document = ViewDocument(
             RESOURCES[question.resource].api_version, RESOURCES[question.resource].kind,
             ViewMeta(question.name, namespace), self._now_ms, self._state.steps, __version__,
@@ -110,11 +131,23 @@ class ViewAnswers:
         )  # fmt: skip
         return Reply(200, msgspec.json.encode(document))
 
+    def _view(self, question: Question) -> object:
+        """With all names. Raises BadQuestion, JobNotFound."""
+        work = _OF[question.resource]
+        if question.resource not in _OF_ALL:
+            return work(self, question, dict(question.query))
+        key = question.resource, question.query
+        if key not in self._views:
+            if len(self._views) >= _MOST_VIEWS:
+                del self._views[next(iter(self._views))]
+            self._views[key] = work(self, question, dict(question.query))
+        return self._views[key]
+
     def explanation(self, question: Question, query: Mapping[str, str]) -> object:
         key = _key(question)
         leased = key in self._state.requests.negotiations or key in self._state.leases.live
         if leased:
-            raise BadQuestion(501, f"{key} is a LeaseRequest or a GPULease, which are explained from their objects")
+            raise BadQuestion(422, f"{key} is a LeaseRequest or a GPULease, which are explained from their objects")
         self._look_ahead()
         return explain_name(self._outlook, key, query.get("queue", ""), self._ours)
 
@@ -141,15 +174,48 @@ class ViewAnswers:
             wanted = decode_json(query.get("filter", "{}"), JobFilter)
         except JsonError as error:
             raise BadQuestion(400, f"filter: {error}") from error
-        if not set(wanted.states) <= set(UNFINISHED):
-            raise BadQuestion(501, f"states can be {', '.join(UNFINISHED)}: pods that are finished are not known here")
+        if unknown := set(wanted.states) - set(STATES["all"]):
+            raise BadQuestion(400, f"filter: {', '.join(sorted(unknown))} is no state: there are {_STATES}")
         if question.namespace and wanted.namespace not in ("", question.namespace):
             raise BadQuestion(403, f"filter: only jobs of namespace {question.namespace} are shown")
         most = _amount(query, "mostAhead")
         if len(self._state.queue.ordered()) <= most:
             self._look_ahead()
         wanted = replace(wanted, namespace=wanted.namespace or question.namespace)
-        return jobs_of(self._outlook, wanted, most_ahead=most, alone=bool(question.namespace))
+        done = not wanted.states or any(one in DONE for one in wanted.states)
+        ended = self._objects.ended(wanted.namespace) if done else ()
+        return jobs_of(self._outlook, wanted, ended, most_ahead=most, alone=bool(question.namespace))
+
+    def nodes(self, question: Question, query: Mapping[str, str]) -> object:
+        unhealthy = query.get("unhealthy", "false")
+        if unhealthy not in ("true", "false"):
+            raise BadQuestion(400, "unhealthy must be true or false")
+        return node_list(self._state, self._objects.gpu_node, query.get("name", ""), unhealthy=unhealthy == "true")
+
+    def holders(self, question: Question, query: Mapping[str, str]) -> object:
+        return node_holders(self._state, query.get("node", ""))
+
+    def leases(self, question: Question, query: Mapping[str, str]) -> object:
+        objects, of = self._objects.leases, query.get("of", "")
+        if question.namespace:
+            return leases_of_namespace(self._state, objects, self._now_ms, question.namespace, of)
+        return all_leases(self._state, objects, self._now_ms, of)
+
+    def whatif(self, question: Question, query: Mapping[str, str]) -> object:
+        try:
+            change = decode_json(question.body, WhatIfQuestion).change
+            hypothesis = hypothesis_of(self._state, change, self._now_ms, question.namespace)
+        except (JsonError, ChangeError, AmountError, ManifestError) as error:
+            raise BadQuestion(400, self._shown(question.namespace, str(error))) from error
+        except NotPermitted as error:
+            raise BadQuestion(403, str(error)) from error
+        try:
+            return whatif(self._state, hypothesis, self._now_ms, self._watch)
+        except _TooLong as error:
+            raise BadQuestion(503, f"the look-ahead takes longer than {self._look_ahead_s:g} s") from error
+
+    def _shown(self, namespace: str, text: str) -> str:
+        return self._redaction(namespace).text(text) if namespace else text
 
     def _look_ahead(self) -> None:
         try:
@@ -166,7 +232,7 @@ class ViewAnswers:
 
     def _redaction(self, namespace: str) -> Redaction:
         if namespace not in self._redactions:
-            self._redactions[namespace] = Redaction(self._state, namespace)
+            self._redactions[namespace] = Redaction(self._state, namespace, self._objects.namespaces)
         return self._redactions[namespace]
 
 
@@ -190,6 +256,12 @@ def _amount(query: Mapping[str, str], name: str) -> int:
 RESOURCES: dict[str, Resource] = {one.plural: one for one in VIEWS}
 NAMED = frozenset({EXPLANATIONS.plural, JOB_RANKS.plural})
 """Resources with one answer for each object."""
+POSTED = frozenset({WHAT_IFS.plural})
+"""Resources whose question is the body of a POST. Each is worked out by a process of its own."""
+_OF_ALL = frozenset(
+    {WAITING_JOBS.plural, QUEUE_SHARES.plural, CAPACITIES.plural, NODE_LISTS.plural, NODE_HOLDERS.plural}
+)
+"""Resources whose view depends on the query alone, and not on the namespace."""
 QUERIES: dict[str, frozenset[str]] = {
     EXPLANATIONS.plural: frozenset({"queue"}),
     JOB_RANKS.plural: frozenset(),
@@ -197,6 +269,10 @@ QUERIES: dict[str, frozenset[str]] = {
     QUEUE_SHARES.plural: frozenset({"queue"}),
     CAPACITIES.plural: frozenset({"shape", "cpuMilli", "memoryBytes"}),
     JOB_LISTS.plural: frozenset({"filter", "mostAhead"}),
+    NODE_LISTS.plural: frozenset({"name", "unhealthy"}),
+    NODE_HOLDERS.plural: frozenset({"node"}),
+    LEASE_LISTS.plural: frozenset({"of"}),
+    WHAT_IFS.plural: frozenset(),
 }
 """By resource what a question can have."""
 _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
@@ -206,4 +282,8 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     QUEUE_SHARES.plural: ViewAnswers.shares,
     CAPACITIES.plural: ViewAnswers.capacity,
     JOB_LISTS.plural: ViewAnswers.jobs,
+    NODE_LISTS.plural: ViewAnswers.nodes,
+    NODE_HOLDERS.plural: ViewAnswers.holders,
+    LEASE_LISTS.plural: ViewAnswers.leases,
+    WHAT_IFS.plural: ViewAnswers.whatif,
 }

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The copy of the scheduler's state, kept by its calls of the core."""
+"""The copy of the scheduler's state, kept by its calls of the core, and the objects that it has reported."""
 
 from __future__ import annotations
 
 import asyncio
 
 from dovetail.core.state import State
-from dovetail.recording.stream import HEAD_BYTES, StreamedCopy
+from dovetail.kube.translate.reported import ReportedObjects
+from dovetail.recording.stream import HEAD_BYTES, REPORTED, StreamedCopy
 
 
 class Following:
-    """Follows the frames of a reader. `begun`: there is a state."""
+    """Follows the frames of a reader. `begun`: there is a state. `scheduler_name` is that of our pods."""
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    def __init__(self, reader: asyncio.StreamReader, scheduler_name: str) -> None:
         self.begun = asyncio.Event()
+        self.objects = ReportedObjects(scheduler_name)
         self._reader = reader
         self._copy = StreamedCopy()
         self._moved = asyncio.Event()
@@ -41,8 +43,11 @@ class Following:
                 payload = await self._reader.readexactly(int.from_bytes(head[1:], "big"))
             except asyncio.IncompleteReadError:
                 return
+            if head[:1] == REPORTED:
+                self.objects.take(payload)
             self._copy.take(head + payload)
-            self.begun.set()
+            if self._copy.begun:
+                self.begun.set()
             self._moved.set()
             # The requests come between two frames.
             await asyncio.sleep(0)

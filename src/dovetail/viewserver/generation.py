@@ -6,12 +6,14 @@ Rules
 - It gets one question after the other over a socket, and nothing else: it closes all other files at its start.
 - A question that takes too long ends the process, by the one that asked.
 - It yields to the scheduler: its priority is lower.
+- One for a single question, `alone`, has bounds on its memory and its CPU time besides, and an even lower priority.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import time
@@ -21,10 +23,13 @@ from typing import Self
 
 import msgspec
 
-from dovetail.core.state import State
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
+from dovetail.viewserver.following import Following
+from dovetail.viewserver.priority import GENERATION, WHAT_IF, yield_by
 
-_NICE = 5
+MOST_ALONE_BYTES = 1 << 30
+"""The memory that a process for one question may take besides what it is forked with."""
+_CPU_ALONE_S = 60
 _LENGTH_BYTES = 4
 _QUESTION = msgspec.json.Decoder(Question)
 _LAST_STANDARD = 2
@@ -54,12 +59,12 @@ class Generation:
         self.ended = False
 
     @classmethod
-    async def fork(cls, state: State, frames: int, ours: str) -> Self:
+    async def fork(cls, following: Following, ours: str, *, alone: bool = False) -> Self:
         """A new process for the state as it is now. Raises OSError."""
         mine, theirs = socket.socketpair()
-        pid = os.fork()
+        frames, pid = following.frames, os.fork()
         if not pid:
-            _serve(theirs, state, ours)
+            _serve(theirs, following, ours, alone)
         theirs.close()
         reader, writer = await asyncio.open_connection(sock=mine)
         return cls(pid, reader, writer, frames)
@@ -107,7 +112,7 @@ class Generation:
                 os.waitpid(self._pid, 0)
 
 
-def _serve(channel: socket.socket, state: State, ours: str) -> None:
+def _serve(channel: socket.socket, following: Following, ours: str, alone: bool) -> None:
     """All that the new process does. It never returns into the loop of the process that it was forked from."""
     status = 1
     try:
@@ -119,13 +124,17 @@ def _serve(channel: socket.socket, state: State, ours: str) -> None:
             if file > _LAST_STANDARD and file != kept:
                 with suppress(OSError):  # the one of the listing itself
                     os.close(file)
-        os.nice(_NICE)
+        yield_by(WHAT_IF if alone else GENERATION)
+        if alone:
+            _bound()
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)
         channel.setblocking(True)
-        answers = ViewAnswers(state, max(state.now_ms, time.time_ns() // 1_000_000), ours)
-        answers.prepare()
+        state = following.state
+        answers = ViewAnswers(state, max(state.now_ms, time.time_ns() // 1_000_000), ours, following.objects)
+        if not alone:
+            answers.prepare()
         channel.sendall(READY)
         while question := _received(channel):
             reply = answers.answer(_QUESTION.decode(question))
@@ -138,6 +147,14 @@ def _serve(channel: socket.socket, state: State, ours: str) -> None:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _bound() -> None:
+    """Bound the memory and the CPU time of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most_bytes = pages * resource.getpagesize() + MOST_ALONE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_ALONE_S, _CPU_ALONE_S))
 
 
 def _received(channel: socket.socket) -> bytes:

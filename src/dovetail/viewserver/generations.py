@@ -98,7 +98,7 @@ class Generations:
         began_s, before = time.monotonic(), self._newest
         self._wanted.clear()
         try:
-            generation = await Generation.fork(self._following.state, self._following.frames, self._ours)
+            generation = await Generation.fork(self._following, self._ours)
             await generation.prepared(_PREPARED_S)
             if before is not None:
                 await self._warm(generation, before)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from dovetail.kube.objects.views import LONGEST_VALUE, VIEWS_GROUP, VIEWS_VERSION
-from dovetail.viewserver.answers import NAMED, QUERIES, RESOURCES, BadQuestion, Question
+from dovetail.viewserver.answers import NAMED, POSTED, QUERIES, RESOURCES, BadQuestion, Question
 
 GROUPS, GROUP = "/apis", f"/apis/{VIEWS_GROUP}"
 VERSION = f"{GROUP}/{VIEWS_VERSION}"
@@ -22,7 +22,7 @@ _IGNORED = frozenset({"timeout"})
 """Parameters that clients add of themselves."""
 
 
-def question_of(path: str, query: Iterable[tuple[str, str]]) -> Question:
+def question_of(path: str, query: Iterable[tuple[str, str]], method: str = "GET") -> Question:
     """The question of `path` below VERSION, as it came: not decoded. Raises BadQuestion."""
     segments = [unquote(one) for one in path.removeprefix(VERSION).removeprefix("/").split("/")]
     namespace = ""
@@ -33,6 +33,8 @@ def question_of(path: str, query: Iterable[tuple[str, str]]) -> Question:
     resource, *names = segments
     if resource not in RESOURCES or len(names) != (resource in NAMED) or not all(map(_NAME.fullmatch, names)):
         raise BadQuestion(404, f"{VERSION} has no such path")
+    if (method == "POST") != (resource in POSTED):
+        raise BadQuestion(405, f"{resource} is asked by {'POST' if resource in POSTED else 'GET'}")
     asked = tuple(sorted((name, value) for name, value in query if name not in _IGNORED))
     for name, value in asked:
         if name not in QUERIES[resource] or len(value) > LONGEST_VALUE:
@@ -58,7 +60,7 @@ def discovery(path: str) -> dict[str, object] | None:
             "singularName": one.plural,
             "namespaced": one.namespaced,
             "kind": one.kind,
-            "verbs": ["get"] if one.plural in NAMED else ["list"],
+            "verbs": ["create"] if one.plural in POSTED else ["get"] if one.plural in NAMED else ["list"],
         }
         for one in RESOURCES.values()
     ]

@@ -7,7 +7,8 @@ Rules
   up to a blank: `gpulease/NAMESPACE/NAME`, the id of a gang.
 - Where a field holds rows about jobs of others, the rows become a count or a sum (`_TOTALS`).
 - Users are shown where they have pods in the namespace of the asker.
-- Names of nodes, queues, device classes and devices are those of the cluster, and are shown.
+- Names of nodes, queues, device classes and devices are those of the cluster, and are shown. Of the labels of a node
+  those of NODE_LABELS; of what the operator found there the reason, and not the objects that show it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from msgspec.structs import replace
 
 from dovetail.core.quantities import QuantityError, amount, display
 from dovetail.core.state import State
+from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.holders import DeviceHolder
+from dovetail.views.node_holders import NodeHolder
+from dovetail.views.nodes import NodeHealthView
 from dovetail.views.queue_positions import QueuePosition
 from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import RankView
+from dovetail.views.whatif import WhatIf
 
 T = TypeVar("T")
 
@@ -33,19 +38,25 @@ ELSEWHERE = "(other-namespaces)"
 _TOKEN = re.compile(r"[\w.:+~-]+(?:/[\w.:+~-]+)+")
 _HINT = re.compile(r"; did you mean ([^?]*)\?")
 _NUMBER = re.compile(r"(\d+)/(\d+)\Z")
+NODE_LABELS = (
+    "kubernetes.io/", "node.kubernetes.io/", "topology.kubernetes.io/", "nvidia.com/", "dovetail.dev/",
+)  # fmt: skip
+"""How the labels of nodes begin that are shown."""
+_USER = "user/"
 
 
 class Redaction:
     """What is shown to users that may see `namespace`."""
 
-    def __init__(self, state: State, namespace: str) -> None:
+    def __init__(self, state: State, namespace: str, more: Iterable[str] = ()) -> None:
+        """`more`: further namespaces than those of the state."""
         pods = state.workloads.pods.values()
         known = {pod.namespace for pod in pods} | {one.namespace for one in state.workloads.gangs.values()}
         known |= {one.name for one in state.cluster.peers.namespaces()}
         known |= {key.partition("/")[0] for key in (*state.requests.negotiations, *state.leases.live)}
         known |= {key.partition("/")[0] for key in (*state.cluster.claims.claims, *state.cluster.volumes.claims)}
         self._own = namespace
-        self._hidden = frozenset(known - {namespace, ""})
+        self._hidden = frozenset(known.union(more) - {namespace, ""})
         self._users = frozenset(pod.user for pod in pods if pod.namespace == namespace)
 
     def of(self, answer: T) -> T:
@@ -59,7 +70,7 @@ class Redaction:
 
     def hides(self, key: str) -> bool:
         """Whether it names something of another namespace: NAMESPACE/NAME, whatever stands before."""
-        *before, _ = key.split("/")
+        *before, _ = key.split("/") if key else ("",)
         return self._own not in before and not self._hidden.isdisjoint(before)
 
     def _of(self, value: Any) -> Any:
@@ -67,6 +78,8 @@ class Redaction:
             return self.text(value)
         if isinstance(value, tuple):
             return self._row(value)
+        if isinstance(value, dict):
+            return {key: self._of(one) for key, one in value.items()}
         if isinstance(value, Struct):
             totals = _TOTALS.get(type(value))
             value = totals(value, self) if totals is not None else value
@@ -75,8 +88,9 @@ class Redaction:
         return value
 
     def _row(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if values and all(isinstance(one, DeviceHolder) for one in values):
-            values = tuple(_summed(values, self))
+        for kind, summed in _SUMS.items():
+            if values and all(isinstance(one, kind) for one in values):
+                values = tuple(summed(values, self))
         shown = tuple(map(self._of, values))
         # Names that are replaced are one.
         return tuple(dict.fromkeys(shown)) if ELSEWHERE in shown else shown
@@ -125,6 +139,52 @@ def _summed(holders: Iterable[DeviceHolder], redaction: Redaction) -> Iterable[D
     yield from totals.values()
 
 
+def _node(answer: NodeHealthView, redaction: Redaction) -> NodeHealthView:
+    labels = {key: value for key, value in answer.labels.items() if key.startswith(NODE_LABELS)}
+    readiness = replace(answer.readiness, evidence="", line="") if answer.readiness is not None else None
+    by, colon, reason = answer.maintenance.partition(": ")
+    maintenance = f"a user{colon}{reason}" if by.startswith(_USER) else answer.maintenance
+    return replace(answer, labels=labels, readiness=readiness, maintenance=maintenance)
+
+
+def _node_holders(holders: Iterable[NodeHolder], redaction: Redaction) -> Iterable[NodeHolder]:
+    """Own pods as they are, those of others as one row."""
+    others: NodeHolder | None = None
+    for one in holders:
+        if not redaction.hides(one.pod):
+            yield one
+        elif others is None:
+            others = replace(one, pod=ELSEWHERE, job="", user="", queue="")
+        else:
+            gpus = None if one.gpus is None or others.gpus is None else (*others.gpus, *one.gpus)
+            others = replace(others, count=others.count + one.count, gpus=gpus, parts=(*others.parts, *one.parts))
+    if others is not None:
+        yield replace(others, gpus=None if others.gpus is None else tuple(sorted(others.gpus)))
+
+
+def _whatif(answer: WhatIf, redaction: Redaction) -> WhatIf:
+    jobs = tuple(one for one in answer.jobs if not redaction.hides(one.job))
+    notes = tuple(dict.fromkeys(map(redaction.text, answer.notes)))
+    return replace(answer, jobs=jobs, notes=notes, elsewhere=len(answer.jobs) - len(jobs))
+
+
+def _victims(victims: Iterable[ForecastVictim], redaction: Redaction) -> Iterable[ForecastVictim]:
+    """Own pods as they are, those of others as one row for each node, time, cause and job that they are evicted for."""
+    totals: dict[tuple[str, int, str, str], ForecastVictim] = {}
+    for one in victims:
+        if not redaction.hides(one.pod):
+            yield one
+            continue
+        for_job = ELSEWHERE if redaction.hides(one.for_job) else one.for_job
+        before = totals.get(key := (one.node, one.at_ms, one.cause, for_job))
+        gpus_milli = one.gpus_milli + (before.gpus_milli if before is not None else 0)
+        lost = one.lost_milli_ms + (before.lost_milli_ms if before is not None else 0)
+        totals[key] = replace(
+            one, pod=ELSEWHERE, for_job=for_job, gpus_milli=gpus_milli, lost_milli_ms=lost, message=""
+        )  # fmt: skip
+    yield from totals.values()
+
+
 def _plus(resource: str, first: str, second: str) -> str:
     """The sum of two amounts: quantities, or thousandths of a GPU as 250/1000."""
     parts = _NUMBER.fullmatch(first), _NUMBER.fullmatch(second)
@@ -140,5 +200,13 @@ _TOTALS: dict[type, Callable[[Any, Redaction], Any]] = {
     QueuePosition: _positions,
     RankView: _rank,
     QueueShare: _share,
+    NodeHealthView: _node,
+    WhatIf: _whatif,
 }
 """By answer, what becomes of rows about jobs and users of others."""
+_SUMS: dict[type, Callable[[Any, Redaction], Iterable[Any]]] = {
+    DeviceHolder: _summed,
+    NodeHolder: _node_holders,
+    ForecastVictim: _victims,
+}
+"""By row, what becomes of those of others."""

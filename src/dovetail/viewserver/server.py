@@ -3,7 +3,8 @@
 
 Rules
 - A request without a client certificate of the API server's front proxy gets 401, whatever its headers are.
-- Only GET; no body is read. Bounds: connections, requests under way in all and for each user, time, size of a reply.
+- Only GET, and POST for a what-if, whose body is the question. Bounds: connections, requests under way in all and for
+  each user, time, size of a body and of a reply. For what-ifs see `whatifs`.
 - A user whose question took too long waits for PENALTY_S.
 """
 
@@ -17,13 +18,15 @@ from collections import Counter
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
-from dovetail.kube.objects.views import VIEWS_GROUP
-from dovetail.viewserver.answers import BadQuestion, Reply
+from dovetail.kube.objects.views import MOST_BODY_BYTES, VIEWS_GROUP
+from dovetail.viewserver.answers import POSTED, BadQuestion, Question, Reply
 from dovetail.viewserver.generation import TooSlow
 from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.options import FrontProxy
 from dovetail.viewserver.paths import discovery, question_of
+from dovetail.viewserver.whatifs import WhatIfs
 
 MOST_CONNECTIONS = 256
 MOST_REQUESTS = 64
@@ -33,7 +36,8 @@ MOST_REPLY_BYTES = 32 << 20
 PENALTY_S = 60.0
 _MOST_PENALTIES = 1024
 _REASONS = {
-    400: "BadRequest", 401: "Unauthorized", 404: "NotFound", 405: "MethodNotAllowed", 429: "TooManyRequests",
+    400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed",
+    413: "RequestEntityTooLarge", 422: "Invalid", 429: "TooManyRequests",
     500: "InternalError", 501: "NotImplemented", 503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
 _RETRIED = (429, 503)
@@ -45,10 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 class ViewServer:
-    """ViewAnswers requests, each with what `generations` answer."""
+    """Answers requests, each with what `generations` answer, or `what_ifs`."""
 
-    def __init__(self, generations: Generations, front_proxy: FrontProxy) -> None:
+    def __init__(self, generations: Generations, what_ifs: WhatIfs, front_proxy: FrontProxy) -> None:
         self._generations = generations
+        self._what_ifs = what_ifs
         self._front_proxy = front_proxy
         self._under_way: Counter[str] = Counter()
         self._penalties: dict[str, float] = {}
@@ -87,17 +92,17 @@ class ViewServer:
 
     async def _reply(self, request: web.BaseRequest) -> Reply:
         user = self._user(request)
-        if request.method not in ("GET", "HEAD"):
-            raise BadQuestion(405, "views are only read: GET")
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise BadQuestion(405, "views are only read: GET, and POST for a what-if")
         path, _, _ = request.raw_path.partition("?")
         found = discovery(path)
         if found is not None:
             return Reply(200, msgspec.json.encode(found))
-        question = question_of(path, request.query.items())
+        question = question_of(path, request.query.items(), request.method)
         self._admit(user)
         self._under_way[user] += 1
         try:
-            reply = await self._generations.ask(question, TIME_S)
+            reply = await self._ask(question, user, request)
         except TooSlow as error:
             self._punish(user)
             raise BadQuestion(504, str(error)) from error
@@ -108,6 +113,13 @@ class ViewServer:
         if len(reply.body) > MOST_REPLY_BYTES:
             raise BadQuestion(500, f"the answer is larger than {MOST_REPLY_BYTES >> 20} MiB: ask for one queue")
         return reply
+
+    async def _ask(self, question: Question, user: str, request: web.BaseRequest) -> Reply:
+        if question.resource not in POSTED:
+            return await self._generations.ask(question, TIME_S)
+        async with asyncio.timeout(TIME_S):
+            body = await _body(request)
+        return await self._what_ifs.ask(user, replace(question, body=body))
 
     def _user(self, request: web.BaseRequest) -> str:
         """The user that the API server authenticated. Raises BadQuestion."""
@@ -137,6 +149,19 @@ class _Refused(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+async def _body(request: web.BaseRequest) -> str:
+    """Raises BadQuestion."""
+    found = bytearray()
+    async for part in request.content.iter_any():
+        found += part
+        if len(found) > MOST_BODY_BYTES:
+            raise BadQuestion(413, f"the question is longer than {MOST_BODY_BYTES >> 20} MiB")
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise BadQuestion(400, f"the question is no JSON: {error}") from error
 
 
 def _common_name(certificate: dict[str, object]) -> str | None:

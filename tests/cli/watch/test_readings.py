@@ -21,6 +21,8 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import load_config
 from dovetail.views.explanation import Explanation
 from dovetail.views.job_list import JobFilter, JobList, job_list
+from dovetail.views.node_holders import NodeHolder, node_holders
+from dovetail.views.nodes import NodeList, node_list
 from dovetail.views.queue_positions import QueuePosition, queue_positions
 from dovetail.views.why import why
 from tests.cli.clusters import command_cluster
@@ -208,9 +210,10 @@ async def test_ten_thousand_rows_cost_what_a_screen_full_costs(tmp_path: Path) -
 class Forbidden(WatchedCluster):
     """A cluster that the user may not read, beside a scheduler that answers from a file."""
 
-    def __init__(self, folder: Path, documents: list[Document], *, answers: bool = True) -> None:
+    def __init__(self, folder: Path, documents: list[Document], *, answers: bool = True, older: bool = False) -> None:
         super().__init__(source(write(folder, documents)), JobFilter())
         self.answers = answers
+        self.older = older
 
     def read(self) -> None:
         behind = self.source.read()
@@ -219,18 +222,23 @@ class Forbidden(WatchedCluster):
             raise click.ClickException("you may not list nodes")
 
         def asked(_: ClusterSource, request: Any, kind: type[Any]) -> Any:
-            views = {
+            views: dict[Any, Any] = {
                 JobList: lambda: job_list(behind.state, AT_MS, self._wanted, most_ahead=9),
                 QueuePosition: lambda: queue_positions(behind.state, AT_MS),
                 Explanation: lambda: Explanation(job=why(behind.state, f"{request.namespace}/{request.name}", AT_MS)),
             }
-            return views[kind]() if self.answers else None
+            if not self.older:
+                views[NodeList] = lambda: node_list(behind.state, behind.feed.node_records.gpu_node)
+                views[tuple[NodeHolder, ...]] = lambda: node_holders(behind.state, request.query["node"])
+            return views[kind]() if self.answers and kind in views else None
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ClusterSource, "read", forbidden)
             patch.setattr(ClusterSource, "ask", asked)
             super().read()
-            self.page = self.why("ml/b", ("g1",))
+            self.page = self.why("ml/a" if self.older else "ml/b", ("g1",))
+            if not self.older and self.answers:
+                self.holders = self.node("g1").holders
 
 
 def test_a_user_of_one_namespace_sees_what_the_scheduler_answers(tmp_path: Path) -> None:
@@ -238,9 +246,17 @@ def test_a_user_of_one_namespace_sees_what_the_scheduler_answers(tmp_path: Path)
     found.read()
     assert [row.name for row in found.jobs().rows] == ["ml/a", "ml/b"]
     assert [row.name for row in found.queue().rows] == ["ml/b"]
-    assert "NoNodeFits" in found.page.text(200) and found.page.nodes == ()
+    assert "NoNodeFits" in found.page.text(200) and found.page.nodes == ("g1",)
+    assert [row.name for row in found.nodes().rows] == ["g1"]
+    assert [row.name for row in found.holders.rows] == ["ml/a"]
+
+
+def test_an_older_scheduler_answers_no_nodes_and_the_other_lists_stay(tmp_path: Path) -> None:
+    found = Forbidden(tmp_path, [node("g1"), pod("a", {GPU: "8"}, "g1")], older=True)
+    found.read()
+    assert [row.name for row in found.jobs().rows] == ["ml/a"]
     for ask in (found.nodes, lambda: found.node("g1")):
-        with pytest.raises(click.ClickException, match="nodes are shown to users that may read the whole cluster"):
+        with pytest.raises(click.ClickException, match="the running scheduler does not answer which nodes there are"):
             ask()
 
 

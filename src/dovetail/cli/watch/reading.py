@@ -3,8 +3,7 @@
 
 Rules
 - What is shown is found by the functions of the commands: `jobs`, `queue`, `nodes` and `why`.
-- Where the cluster may not be read, the running scheduler is asked for jobs, the queue and reasons, as by the commands;
-  then there are no nodes.
+- Where the cluster may not be read, the running scheduler is asked, as by the commands.
 - All of this takes time. It is done in one thread of its own, one thing after the other: so keys are answered
   meanwhile, and there are never two reads at a time.
 """
@@ -28,16 +27,19 @@ from dovetail.cli.console import Console
 from dovetail.cli.jobs import COLUMNS as JOBS
 from dovetail.cli.jobs import MOST_AHEAD, ask_jobs
 from dovetail.cli.listing import TABLE, write_rows
+from dovetail.cli.nodes import NodeFilter, ask_nodes
 from dovetail.cli.nodes_report import show_more
 from dovetail.cli.output import moment
 from dovetail.cli.queue import ask_queue
 from dovetail.cli.watch.tables import HOLDERS, Grid, grid_of
 from dovetail.cli.why import WhyQuestion, ask_why, explained, show_answers
+from dovetail.kube.objects.views import NODE_HOLDERS
 from dovetail.kube.reading.live_cluster import LiveCluster
+from dovetail.kube.reading.views import ViewRequest
 from dovetail.views.job_list import JobFilter, JobList, job_list
 from dovetail.views.job_states import UNFINISHED
-from dovetail.views.node_holders import node_holders
-from dovetail.views.nodes import NodeHealthView, node_healths
+from dovetail.views.node_holders import NodeHolder, node_holders
+from dovetail.views.nodes import NodeList, node_list
 from dovetail.views.queue_positions import QueuePosition, queue_positions
 from dovetail.views.why import Why
 
@@ -82,6 +84,8 @@ class _Answers(Struct, frozen=True):
 
     jobs: JobList
     queue: QueuePosition
+    nodes: NodeList | None
+    """None where an older scheduler does not know them."""
 
 
 class WatchedCluster:
@@ -128,11 +132,11 @@ class WatchedCluster:
     def _asked(self) -> _Answers | None:
         jobs = ask_jobs(self.source, self._wanted, MOST_AHEAD)
         queue = ask_queue(self.source) if jobs is not None else None
-        return _Answers(jobs, queue) if jobs is not None and queue is not None else None
+        if jobs is None or queue is None:
+            return None
+        return _Answers(jobs, queue, ask_nodes(self.source, NodeFilter()))
 
     def _read_cluster(self) -> LiveCluster:
-        if self._answers is not None:
-            raise click.ClickException("nodes are shown to users that may read the whole cluster")
         if self._cluster is None:
             raise click.ClickException("the cluster was not read yet")
         return self._cluster
@@ -155,7 +159,7 @@ class WatchedCluster:
 
     def nodes(self, only: tuple[str, ...] = ()) -> Grid:
         """Those of `dovetail nodes`; `only` these nodes, or all."""
-        rows = self._healths()
+        rows = self._node_list().nodes
         rows = tuple(row for row in rows if row.node in only) if only else rows
         return grid_of(NODES, rows, self.read_ms, lambda row: (row.node,))
 
@@ -165,7 +169,8 @@ class WatchedCluster:
         source, now_ms = self.source, self.read_ms
         if self._answers is not None and (asked := ask_why(source, name, "", name)) is not None:
             parts = [one for one in (asked.job, asked.queue) if one is not None]
-            return PrintedPage(lambda console: show_answers(parts, now_ms, console))
+            found = _nodes((*seen, *(node for one in parts for node in _nodes_of(one))))
+            return PrintedPage(lambda console: show_answers(parts, now_ms, console), found)
         cluster = self._read_cluster()
         answers = explained(source, cluster, WhyQuestion(name), lambda started, waiting: None)
         found = _nodes((*seen, *(node for one in answers for node in _nodes_of(one))))
@@ -174,21 +179,33 @@ class WatchedCluster:
 
     def node(self, name: str) -> NodePage:
         """A node. Raises ClickException where no GPU node has the name."""
-        cluster, now_ms = self._read_cluster(), self.read_ms
-        rows = tuple(row for row in self._healths() if row.node == name)
+        now_ms, listed = self.read_ms, self._node_list()
+        rows = tuple(row for row in listed.nodes if row.node == name)
         if not rows:
             raise click.ClickException(f"no GPU node is called {name}")
-        budget = cluster.state.cluster.quarantines.limit
 
         def show(console: Console) -> None:
             write_rows(TABLE, NODES, rows, now_ms, console)
-            show_more(rows, now_ms, console, devices=True, budget=budget)
+            show_more(rows, now_ms, console, devices=True, budget=listed.budget)
 
-        return NodePage(PrintedPage(show, (name,)), grid_of(HOLDERS, node_holders(cluster.state, name), now_ms))
+        return NodePage(PrintedPage(show, (name,)), grid_of(HOLDERS, self._holders(name), now_ms))
 
-    def _healths(self) -> tuple[NodeHealthView, ...]:
+    def _holders(self, name: str) -> tuple[NodeHolder, ...]:
+        if self._answers is None:
+            return node_holders(self._read_cluster().state, name)
+        asked = ViewRequest(NODE_HOLDERS, self.source.namespace, query={"node": name})
+        found = self.source.ask(asked, tuple[NodeHolder, ...])
+        if found is None:
+            raise click.ClickException(f"the running scheduler does not answer which pods hold the GPUs of {name}")
+        return found
+
+    def _node_list(self) -> NodeList:
+        if self._answers is not None:
+            if self._answers.nodes is None:
+                raise click.ClickException("the running scheduler does not answer which nodes there are")
+            return self._answers.nodes
         cluster = self._read_cluster()
-        return node_healths(cluster.state, cluster.feed.node_records.gpu_node)
+        return node_list(cluster.state, cluster.feed.node_records.gpu_node)
 
 
 def _nodes(names: Any) -> tuple[str, ...]:

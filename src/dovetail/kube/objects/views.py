@@ -16,10 +16,32 @@ WAITING_JOBS = Resource(VIEWS_GROUP, VIEWS_VERSION, "waitingjobs", True, "Waitin
 QUEUE_SHARES = Resource(VIEWS_GROUP, VIEWS_VERSION, "queueshares", True, "QueueShares")
 CAPACITIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "capacities", True, "Capacities")
 JOB_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "joblists", True, "JobLists")
+NODE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodelists", True, "NodeLists")
+NODE_HOLDERS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodeholders", True, "NodeHolders")
+LEASE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaselists", True, "LeaseLists")
+WHAT_IFS = Resource(VIEWS_GROUP, VIEWS_VERSION, "whatifs", True, "WhatIf")
+"""Its question is the body of a POST, of MOST_BODY_BYTES. Nothing is created."""
 LONGEST_VALUE = 1024
 """Of a parameter."""
-VIEWS = (EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS)
+MOST_BODY_BYTES = 2 << 20
+VIEWS = (
+    EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS, NODE_LISTS, NODE_HOLDERS, LEASE_LISTS,
+    WHAT_IFS,
+)  # fmt: skip
 """What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""
+COMMANDS = {
+    EXPLANATIONS.plural: "why",
+    JOB_LISTS.plural: "jobs",
+    WAITING_JOBS.plural: "queue",
+    JOB_RANKS.plural: "priority",
+    QUEUE_SHARES.plural: "share",
+    CAPACITIES.plural: "free",
+    NODE_LISTS.plural: "nodes",
+    LEASE_LISTS.plural: "leases",
+    WHAT_IFS.plural: "whatif",
+    NODE_HOLDERS.plural: "the nodes of watch",
+}
+"""What shows each view, as users call it."""
 
 
 class ViewMeta(Wire, frozen=True):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of the running scheduler: one small request, two where only one namespace may be seen.
 
-Rules: the answer with all names is asked for first. Where that is forbidden, the one for a namespace. An API server
-without views, and one that cannot reach the scheduler, are the same: NoView, and the reason.
+Rules
+- The answer with all names is asked for first. Where that is forbidden, the one for a namespace.
+- An API server without views, one that cannot reach the scheduler, and a scheduler that is older than this command are
+  the same: NoView, and the reason. What an older one answers is in its discovery, which is read only then.
 """
 
 from __future__ import annotations
@@ -13,25 +15,31 @@ from msgspec import Struct
 
 from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.errors import ApiError, Forbidden, NotFound, Unauthorized
+from dovetail.kube.api.errors import ApiError, Forbidden, KubeError, NotFound, Unauthorized
 from dovetail.kube.api.http1 import NotConnected
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION, ViewDocument
+from dovetail.kube.objects.views import COMMANDS, MOST_BODY_BYTES, VIEWS_GROUP, VIEWS_VERSION, ViewDocument
 
 ROLE = "dovetail-viewer"
 """The ClusterRole that grants the views."""
 _ATTEMPTS = Attempts(timeout_s=12.0, retries=1)
 """A little longer than the server works on an answer."""
-_ASKED_WRONGLY = (400, 404)
+_LONG = Attempts(timeout_s=55.0, retries=0)
+"""For a question with a body. The API server itself waits for a minute."""
+_ASKED_WRONGLY = (400, 403, 404, 413)
+_TOO_OLD = (404, 405, 501)
+"""How an older scheduler answers what it does not know."""
 
 
 class ViewRequest(Struct, frozen=True):
-    """A view of `resource`, of the object `name` where it has objects, for a user that may see the `namespace`."""
+    """A view of `resource`, of the object `name` where it has objects, for a user that may see the `namespace`. A
+    question with a `body` is sent as JSON."""
 
     resource: Resource
     namespace: str
     name: str = ""
     query: Mapping[str, str] = {}
+    body: bytes = b""
 
 
 class NoView(Exception):
@@ -42,13 +50,27 @@ class NotServed(NoView):
     """The API server has no views: they are switched off, or Dovetail is not installed."""
 
 
+class OlderScheduler(NoView):
+    """The running scheduler does not know this view, or not all of it."""
+
+
 class NoSuchObject(Exception):
     """The scheduler has answered that there is no such thing; the message is its own."""
+
+
+class _Listed(Struct):
+    name: str = ""
+
+
+class _Discovery(Struct):
+    resources: tuple[_Listed, ...] = ()
 
 
 async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument:
     """The answer. Raises NoView, NoSuchObject; ConfigError, Unauthorized and Unreachable where no cluster can be read
     either."""
+    if len(request.body) > MOST_BODY_BYTES:
+        raise NoView(f"the question is longer than the {MOST_BODY_BYTES >> 20} MiB that the scheduler reads")
     async with Client(config, user_agent="dovetail") as client:
         try:
             return await _read(client, request, "")
@@ -57,7 +79,7 @@ async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument
         try:
             return await _read(client, request, request.namespace)
         except Forbidden as error:
-            verb = "get" if request.name else "list"
+            verb = "create" if request.body else "get" if request.name else "list"
             what = f"{verb} {request.resource.plural}.{VIEWS_GROUP} in namespace {request.namespace}"
             raise NoView(f"you may not {what}, which the ClusterRole {ROLE} grants") from error
 
@@ -65,21 +87,49 @@ async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument
 async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDocument:
     name = request.name if namespace or not request.name else f"{request.namespace}:{request.name}"
     path = request.resource.path(namespace) + (f"/{_segment(name)}" if name else "")
+    method, attempts = ("POST", _LONG) if request.body else ("GET", _ATTEMPTS)
     try:
-        found = await client.request("GET", path, params=request.query, decode=ViewDocument, attempts=_ATTEMPTS)
-    except (Forbidden, Unauthorized):
+        found = await client.request(
+            method, path, request.body or None, params=request.query, decode=ViewDocument, attempts=attempts
+        )
+    except Unauthorized:
         raise
     except ApiError as error:
+        if isinstance(error, Forbidden) and error.details.kind != VIEWS_GROUP:
+            raise
         if error.reason == NotConnected.__name__:
             raise
-        if error.details.kind == VIEWS_GROUP and error.status in _ASKED_WRONGLY:
-            raise NoSuchObject(error.message) from error
+        if error.details.kind == VIEWS_GROUP:
+            if error.status in _TOO_OLD:
+                await _check_age(client, request.resource, error)
+            if error.status in _ASKED_WRONGLY:
+                raise NoSuchObject(error.message) from error
         if isinstance(error, NotFound):
             raise NotServed(f"the API server has no {VIEWS_GROUP}/{VIEWS_VERSION}") from error
         raise NoView(f"the running scheduler does not answer: {error.message or error}") from error
     if found.api_version != request.resource.api_version:
         raise NoView(f"the answer is {found.api_version or 'of an unknown version'}")
     return found
+
+
+async def _check_age(client: Client, resource: Resource, error: ApiError) -> None:
+    """Raise OlderScheduler if that is why the scheduler has not answered."""
+    path = f"/apis/{VIEWS_GROUP}/{VIEWS_VERSION}"
+    try:
+        served = await client.request("GET", path, decode=_Discovery, attempts=_ATTEMPTS)
+    except KubeError:
+        return
+    names = {one.name for one in served.resources}
+    if resource.plural not in names:
+        answered = ", ".join(command for plural, command in COMMANDS.items() if plural in names)
+        raise OlderScheduler(
+            f"the running scheduler is older than this command and does not answer {COMMANDS[resource.plural]}; "
+            f"it answers {answered or 'nothing that this command asks'}"
+        ) from error
+    if error.status not in _ASKED_WRONGLY:
+        raise OlderScheduler(
+            f"the running scheduler is older than this command: {error.message or error}"
+        ) from error  # fmt: skip
 
 
 def _segment(name: str) -> str:
