@@ -24,8 +24,9 @@ KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h", "layout.py"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
-    "core.bargaining.broker", "core.bargaining.leases", "core.bargaining.negotiating", "core.bargaining.placeholders",
-    "core.bargaining.requests", "core.bargaining.terms", "core.bargaining.timers",
+    "core.bargaining.broker", "core.bargaining.counter_offers", "core.bargaining.leases", "core.bargaining.negotiating",
+    "core.bargaining.offers", "core.bargaining.placeholders", "core.bargaining.places", "core.bargaining.reports",
+    "core.bargaining.requests", "core.bargaining.terms", "core.bargaining.timers", "core.bargaining.waiting",
     "core.bounded_cache", "core.cluster.changes", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric",
     "core.cluster.gpu_choice", "core.cluster.gpus", "core.cluster.host_ports", "core.cluster.journal",
     "core.cluster.kubelets", "core.cluster.mix", "core.cluster.nodes", "core.cluster.placement",

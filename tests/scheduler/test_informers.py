@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRejected
+from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
+from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
@@ -139,3 +141,25 @@ async def test_an_error_of_our_own_ends_it(playground: Playground, monkeypatch: 
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
         assert error.subgroup(ZeroDivisionError) is not None
+
+
+async def test_an_owner_that_is_wanted_while_it_ends_is_not_read(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks of a reflector end a moment after it, and may take a last batch until then."""
+    wanted = OwnerRef(kinds.JOBS, "default", "train")
+
+    async def run(reflector: module.Reflector[Any]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reflector._sink([])
+
+    monkeypatch.setattr(module.Reflector, "run", run)
+    async with mirrored(playground) as (mirror, task):
+        await asyncio.sleep(0)
+        mirror.feed.gangs.stale[wanted] = None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not mirror._fetching

@@ -36,14 +36,14 @@ class Log:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def add(self, id_: str, name: str, kind: str = "lease", *, replaces: bool = False) -> None:
+    def add(self, id_: str, name: str, kind: str = "lease", *, replaces: bool = False, patient: bool = False) -> None:
         async def carry_out() -> None:
             await self.gate.wait()
             if errors := self.errors.get(name):
                 raise errors.pop(0)
             self.done.append(name)
 
-        self.writes.add(id_, kind, carry_out, replaces=replaces)
+        self.writes.add(id_, kind, carry_out, replaces=replaces, patient=patient)
 
 
 @pytest.fixture
@@ -116,3 +116,20 @@ async def test_what_is_gone_is_dropped_and_after_a_refusal_nothing_follows(log: 
     log.add("ns/a", "later")
     await until(lambda: not log.writes.pending("ns"))
     assert log.done == ["next"]
+
+
+async def test_of_a_flood_in_one_namespace_some_are_written_at_a_time_and_others_do_not_wait(log: Log) -> None:
+    log.gate.clear()
+    for number in range(100):
+        log.add(f"flood/{number}", f"status {number}", "request", replaces=True, patient=True)
+    log.add("flood/99", "newer status 99", "request", replaces=True, patient=True)
+    log.add("flood/98", "end of 98", "end")
+    log.add("calm/a", "another's")
+    await asyncio.sleep(0)
+    assert len(log.tasks) == ordered_writes._MOST_AT_A_TIME + 2
+    log.gate.set()
+    await until(lambda: len(log.done) == 102)
+    assert "status 99" not in log.done and log.done.index("status 98") < log.done.index("end of 98")
+    assert log.done.index("another's") < 20
+    await until(lambda: not log.writes.pending("flood"))
+    assert not log.writes._behind and not log.writes._waiting

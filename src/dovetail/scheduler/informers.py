@@ -52,7 +52,7 @@ class Informers:
         """If set: called with the changes of each resource before their events are in the inbox."""
         self._client = client
         self._fetching: set[OwnerRef] = set()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._owners_wanted = asyncio.Event()
         self.reflectors: list[Reflector[Any]] = [self._follow(source) for source in sources(feed, served)]
         by_resource = {reflector.resource: reflector for reflector in self.reflectors}
         self.nodes: Reflector[Node] = by_resource[kinds.NODES]
@@ -77,7 +77,7 @@ class Informers:
                 self.seen(source.resource, changes)
             self.put(source.translate(changes))
             if self.feed.gangs.stale:
-                self._fetch_owners()
+                self._owners_wanted.set()
 
         def drifted(drift: Drift) -> None:
             metrics.count(metrics.DRIFT, str(source.resource))
@@ -99,16 +99,22 @@ class Informers:
             self.inbox += events
             self.changed.set()
 
-    def _fetch_owners(self) -> None:
-        for ref in self.feed.gangs.wanted_owners():
-            if ref not in self._fetching and self._tasks is not None:
-                self._fetching.add(ref)
-                self._tasks.create_task(self._fetch(ref))
+    async def _fetch_owners(self) -> None:
+        """Read owners that are wanted until cancelled. None is begun after that, although a reflector may take a last
+        batch then: its own tasks end a moment later."""
+        async with asyncio.TaskGroup() as reads:
+            while True:
+                await self._owners_wanted.wait()
+                self._owners_wanted.clear()
+                for ref in self.feed.gangs.wanted_owners():
+                    if ref not in self._fetching:
+                        self._fetching.add(ref)
+                        reads.create_task(self._fetch(ref))
 
     async def run(self) -> None:
         """Run all reflectors until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+            tasks.create_task(self._fetch_owners())
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run())
 

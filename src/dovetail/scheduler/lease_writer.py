@@ -214,7 +214,8 @@ class LeaseWriter:
             return
         self._requests[id_] = status
         test = "/metadata/uid", known.metadata.uid
-        self._writes.add(id_, "request", partial(self._api.patch, LEASE_REQUESTS, id_, test, status), replaces=True)
+        write = partial(self._api.patch, LEASE_REQUESTS, id_, test, status)
+        self._writes.add(id_, "request", write, replaces=True, patient=True)
 
     def _granted(self, lease: GpuLease) -> None:
         self._request(lease.id, lease_documents.granted(lease.name, self._generation(lease.id)))

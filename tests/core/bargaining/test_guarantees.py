@@ -55,7 +55,7 @@ def test_planes_that_always_wait_use_what_their_weights_give_them(seed: int) -> 
     asked = dict.fromkeys(weights, 0)
     for _ in range(6 * 30):
         for name in weights:
-            while market.state.requests.waiting_of(f"{name}/{name}") < 12:
+            while len(market.state.requests.placed(f"{name}/{name}")) < 12:
                 asked[name] += 1
                 wanted = LeaseAlternative(count=chance.choice((1, 2, 4)), duration_ms=10 * MINUTE)
                 market.ask(f"{name}{asked[name]}", wanted, plane=name, firm=True)
@@ -113,7 +113,7 @@ def test_jobs_and_leases_share_one_order() -> None:
         for uid in [uid for uid, end_ms in running.items() if end_ms <= market.now_ms]:
             del running[uid]
             market.step(ev.PodRemoved(uid, succeeded=True))
-        while market.state.requests.waiting_of("a/a") < 8:
+        while len(market.state.requests.placed("a/a")) < 8:
             number += 1
             market.ask(f"r{number}", LeaseAlternative(count=2, duration_ms=10 * MINUTE), firm=True)
         waiting = [pod for pod in market.state.workloads.pods.values() if pod.queue == "jobs" and not pod.node]
@@ -143,3 +143,29 @@ def test_scavengers_fill_what_is_idle_and_cost_no_other_lease_its_start() -> Non
     market.ask("burst", LeaseAlternative(count=4, per_node=4), firm=True)
     market.wait(3 * MINUTE)
     assert "burst" in market.leases
+
+
+def test_a_large_request_holds_room_beside_a_small_one_that_waits_for_a_long_lease() -> None:
+    market, number = Market(*nodes(4)), 0
+    for name in "abcde":
+        market.plane(name)
+    for minutes in (8, 9, 10, 11):
+        market.ask(
+            f"b{minutes}", LeaseAlternative(count=7, per_node=7, duration_ms=minutes * MINUTE), plane="b", firm=True
+        )
+    for node in range(4):
+        market.ask(f"long{node}", LeaseAlternative(duration_ms=60 * MINUTE), firm=True)
+    assert len(market.leases) == 8
+    market.wait(MINUTE)
+    market.ask("node", LeaseAlternative(count=8, per_node=8, duration_ms=10 * MINUTE), plane="d", firm=True)
+    market.ask("large", LeaseAlternative(count=16, duration_ms=10 * MINUTE), plane="c", firm=True)
+    assert market.states["node"][0] == "Reserved"
+    while "large" not in market.leases and market.now_ms < 70 * MINUTE:
+        while len(market.state.requests.placed("e/e")) < 8:
+            number += 1
+            market.ask(f"e{number}", LeaseAlternative(duration_ms=10 * MINUTE), plane="e", firm=True)
+        market.wait(MINUTE)
+    assert market.now_ms <= 22 * MINUTE
+    # The small one does not wait longer for that.
+    market.wait(62 * MINUTE - market.now_ms)
+    assert "node" in market.leases

@@ -298,3 +298,19 @@ def test_a_queue_takes_control_planes_only_where_that_is_declared() -> None:
     market.step(ev.PodChanged(gpu_pod("late", 1, queue="jobs")))
     refusal = market.state.queue.refusal("pod/late")
     assert refusal is not None and refusal.reason is Reason.QUEUE_NOT_LEAF
+
+
+def test_a_place_that_is_free_goes_to_the_oldest_request_that_has_none() -> None:
+    market = Market(*nodes())
+    market.plane(most_leases=1, most_requests=1)
+    for name in ("r1", "r2"):
+        market.ask(name, firm=True)
+        market.wait(1000)
+    assert market.states["r2"][1].reason is Reason.PLANE_LIMIT
+    for name in ("r4", "r3"):
+        market.wait(1000)
+        market.ask(name, firm=True)
+    market.withdraw("r2")
+    for before, name in [("r1", "r4"), ("r4", "r3")]:
+        market.act(before, "return")
+        assert set(market.leases) == {name}

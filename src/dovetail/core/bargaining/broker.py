@@ -57,13 +57,24 @@ def due(state: State) -> list[Decision]:
     gone, requests.gone = list(requests.gone), {}
     for request_id in gone:
         negotiating.drop(state, requests.negotiations[request_id])
-    news, requests.news = list(requests.news.values()), {}
+    decisions += _admitted(state, ())
+    news, requests.news = sorted(requests.news.values(), key=lambda request: (request.created_ms, request.id)), {}
     for request in news:
         decisions += negotiating.read(state, request)
     for plane_id in dict.fromkeys(moved):
         decisions += _moved(state, plane_id)
     for request_id in requests.timers.take(now_ms):
         decisions += negotiating.due(state, requests.negotiations[request_id])
+    return decisions + _admitted(state, moved)
+
+
+def _admitted(state: State, moved: Sequence[str]) -> list[Decision]:
+    """Requests that were beyond what their planes may have, and get the places that are free; also of planes that have
+    moved."""
+    places, decisions = state.requests.places, list[Decision]()
+    freed, places.freed = places.freed, {}
+    for plane_id in dict.fromkeys([*moved, *freed]):
+        decisions += negotiating.admit(state, plane_id)
     return decisions
 
 
@@ -99,7 +110,11 @@ def _moved(state: State, plane_id: str) -> list[Decision]:
         seconds = 3 * plane.heartbeat_ms // 1000
         for one in live:
             decisions += terms.revoke(state, one, EndCause.LOST, f"no heartbeat of {plane_id} for {seconds} s")
-    for negotiation in requests.by_age(plane_id):
+    if plane is None:
+        requests.places.close(plane_id)
+    # Where it comes or goes this is about all of its requests; else those that are beyond wait for a place.
+    known = plane is not None and not requests.places.open(plane_id)
+    for negotiation in requests.placed(plane_id) if known else requests.by_age(plane_id):
         decisions += negotiating.plane_moved(state, negotiation)
     if plane is None and not live:
         apply(state, ev.QueueRemoved(LEAVES + plane_id))

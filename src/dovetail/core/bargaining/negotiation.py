@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the negotiation about one request is. It is in checkpoints by its type hints, so it is not compiled."""
+"""How far the negotiation about one request is, and which requests of a plane are negotiated. Both are in checkpoints
+by their type hints, so they are not compiled."""
 
 from __future__ import annotations
 
@@ -43,3 +44,12 @@ class Negotiation(Struct):
     def handle(self, event: RequestEvent) -> None:
         """Raises KeyError where the state has no such event."""
         self.state = REQUESTS[self.state][event]
+
+
+class PlacesRecord(Struct, frozen=True):
+    """See `places.Places`: the requests of a plane that have a place, and those that are beyond, with the time when
+    each was created."""
+
+    plane: str
+    taken: tuple[str, ...]
+    beyond: tuple[tuple[str, int], ...]

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.bargaining.leases import LiveLease
-from dovetail.core.bargaining.negotiation import Negotiation
+from dovetail.core.bargaining.negotiation import Negotiation, PlacesRecord
 from dovetail.core.bargaining.states import GpuLeaseState
 from dovetail.core.bargaining.types import GpuLease, Holding, LeaseAction, LeaseRequest, Plane
 from dovetail.core.events import LeaseRan
@@ -58,6 +58,8 @@ class Bargaining(Struct, frozen=True):
     fence: int = 0
     ran: tuple[LeaseRan, ...] = ()
     since: Times = ()
+    freed: tuple[str, ...] = ()
+    places: tuple[PlacesRecord, ...] = ()
 
 
 def take(state: State) -> Bargaining | None:
@@ -70,7 +72,7 @@ def take(state: State) -> Bargaining | None:
         tuple([_record(one) for one in leases.live.values()]),
         leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed),
         tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence, tuple(leases.ran.values()),
-        tuple(state.shares.since_ms.items()),
+        tuple(state.shares.since_ms.items()), tuple(requests.places.freed), requests.places.records(),
     )  # fmt: skip
     return found if found != Bargaining() else None
 
@@ -104,3 +106,5 @@ def restore(state: State, record: Bargaining) -> None:
     leases.fence = record.fence
     leases.ran = {lease.id: lease for lease in record.ran}
     state.shares.since_ms = dict(record.since)
+    requests.places.restore(record.places)
+    requests.places.freed = dict.fromkeys(record.freed)

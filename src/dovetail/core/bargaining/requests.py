@@ -9,6 +9,7 @@ offer outstanding at a time, so what it can keep from others without a lease is 
 from __future__ import annotations
 
 from dovetail.core.bargaining.negotiation import Negotiation
+from dovetail.core.bargaining.places import Places
 from dovetail.core.bargaining.states import RequestState
 from dovetail.core.bargaining.timers import Timers
 from dovetail.core.bargaining.types import LEAVES, LeaseRequest, Plane, ServiceClass
@@ -34,13 +35,13 @@ class Requests:
         self.moved: dict[str, None] = {}
         self.timers = Timers()
         self.heartbeats = Timers()
-        self._waiting: dict[str, int] = {}
+        self.places = Places()
         self.silent: dict[str, None] = {}
         """Planes whose heartbeats are missing."""
 
     def __bool__(self) -> bool:
         """Whether something is to be read in the next step."""
-        return bool(self.news or self.gone or self.moved)
+        return bool(self.news or self.gone or self.moved or self.places.freed)
 
     def put(self, request: LeaseRequest) -> None:
         """A request is new, has changed, or was answered. One that was removed just before starts again."""
@@ -114,18 +115,14 @@ class Requests:
         if not own:
             del self.by_plane[one.request.plane]
         self.timers.drop(one.request.id)
+        self.places.leave(one.request)
 
     def wait(self, one: Negotiation, workload: str, number: int) -> None:
         """This workload, of the alternative `number`, waits for the request; "" for none."""
         self.by_workload.pop(one.waiting, None)
-        self._waiting[one.request.plane] = self.waiting_of(one.request.plane) + bool(workload) - bool(one.waiting)
         one.waiting, one.number = workload, number
         if workload:
             self.by_workload[workload] = one
-
-    def waiting_of(self, plane_id: str) -> int:
-        """How many requests of the plane wait in its queue."""
-        return self._waiting.get(plane_id, 0)
 
     def scavenges(self, workload: str) -> bool:
         """Whether the workload waits for what is idle: nothing is held for it."""
@@ -133,10 +130,13 @@ class Requests:
         return one is not None and one.alternatives[one.number].service is ServiceClass.SCAVENGER
 
     def by_age(self, plane_id: str) -> list[Negotiation]:
-        """The requests of a plane that are not settled, the oldest first."""
+        """The requests of a plane that are not settled, the oldest first. There may be very many: see `placed`."""
         own = [self.negotiations[request_id] for request_id in self.by_plane.get(plane_id, ())]
-        open_ = [one for one in own if one.state not in (RequestState.GRANTED, RequestState.DENIED)]
-        return sorted(open_, key=lambda one: (one.request.created_ms, one.request.id))
+        return sorted([one for one in own if one.state not in (RequestState.GRANTED, RequestState.DENIED)], key=_age)
+
+    def placed(self, plane_id: str) -> list[Negotiation]:
+        """The requests of a plane that have a place, the oldest first."""
+        return sorted([self.negotiations[request_id] for request_id in self.places.of(plane_id)], key=_age)
 
     def next_ms(self) -> int | None:
         """When something is due, although nothing happens."""
@@ -147,3 +147,7 @@ class Requests:
         """The plane that a namespace belongs to."""
         leaf = self._pod_queues.by_namespace.get(namespace)
         return self.planes.get(leaf.removeprefix(LEAVES)) if leaf is not None else None
+
+
+def _age(one: Negotiation) -> tuple[int, str]:
+    return one.request.created_ms, one.request.id

@@ -251,7 +251,7 @@ class PostFilter:
             others = reservations.others(self._workload)
             displaced = precedences.displaced(self._workload, precedence, wanted, guaranteed, others)
             staying = [one for one in others if not any(one is other for other in displaced)]
-            if own is None and precedences.denies(shapes, staying):
+            if own is None and precedences.denies(shapes, precedences.in_the_way(self._queue, wanted, staying)):
                 if displaced and state.queue.refusal(self._workload) is None:
                     # It is new, and may be before workloads that were refused: all are tried in their order.
                     state.cluster.changes.announce(ClusterChange.RESERVATION)

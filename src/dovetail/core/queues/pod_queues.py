@@ -35,18 +35,16 @@ class PodQueues:
         placed for it."""
         queue = pod.queue
         if not queue:
-            queue = self._of_namespace(pod.namespace)
+            # Asked several times for each pod: no method of its own.
+            queue = self.by_namespace.get(pod.namespace, "") if self.by_namespace else ""
+            if not queue:
+                labels = self._peers.labels.get(pod.namespace)
+                queue = labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
         if not pod.node or queue == DEFAULT_QUEUE:
             return queue
         if queue not in self._tree.queues or not (pod.recorded or self._may_use(queue, pod.namespace)):
             return DEFAULT_QUEUE
         return queue
-
-    def _of_namespace(self, namespace: str) -> str:
-        if self.by_namespace and (queue := self.by_namespace.get(namespace)) is not None:
-            return queue
-        labels = self._peers.labels.get(namespace)
-        return labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
 
     def _may_use(self, queue: str, namespace: str) -> bool:
         """Whether pods of the namespace may be placed for a queue that exists."""

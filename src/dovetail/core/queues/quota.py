@@ -116,14 +116,20 @@ class Quota:
     def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
         """Whether a job that is larger than its queue's fair share takes its turn before another job: the other one is
         smaller, and exceeds the share of a queue on its side, from where the paths of the two queues part down."""
+        if not self.outsizes(queue, more, other, others_more):
+            return False
+        path = self._tree.known_path(queue)
+        theirs = [name for name in self._tree.known_path(other) if name not in path]
+        return any(self.share_class(name, others_more) == 2 for name in theirs)
+
+    def outsizes(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
+        """Whether a job is larger than its queue's fair share and has its turn, and another job is smaller."""
         if self._rates.of(tuple(more.items())) <= self._rates.of(tuple(others_more.items())):
             return False
-        path, others = self._tree.known_path(queue), self._tree.known_path(other)
-        mine, theirs = [name for name in path if name not in others], [name for name in others if name not in path]
+        others = self._tree.known_path(other)
+        mine = [name for name in self._tree.known_path(queue) if name not in others]
         beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
-        if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
-            return False
-        return any(self.share_class(name, others_more) == 2 for name in theirs)
+        return bool(beyond) and all(self._turn(name, found) for name, found in beyond.items())
 
     def key(self, queue: str, more: Mapping[str, int], advance_ms: int = 0) -> tuple[int, int, int, int]:
         """The place of a queue among its siblings if `more` is placed next: the least comes first. It counts as used

@@ -10,8 +10,10 @@ Rules
   which pods are evicted is never displaced; it ends when an eviction fails or takes too long.
 - In queues that order by attained service, a workload that has a level of service already gets no reservation:
   workloads on the same level pass it, and are evicted once they had more service than it.
-- Two reservations that wait for pods to end never share a node that both owners could use: then there is only the
-  first. A workload that may hold none for that reason bars those behind it from the same nodes.
+- Where both owners could use a node of the other's reservation there is only the first one, with one exception: a
+  workload that is larger than all that is due to its queue, and whose turn it is, gets a second one beside that of a
+  smaller owner, on other nodes. Else it would wait for that owner first, and gather its room only then. A workload that
+  may hold none bars those behind it from the same nodes.
 """
 
 from __future__ import annotations
@@ -68,7 +70,18 @@ class ReservationPrecedence:
             for one in self._reservations
             if not (any(_beats(one, queue, precedence, guaranteed)) or self._has_turn(queue, wanted, one))
         ]
-        return self.denies(shapes, staying)
+        return self.denies(shapes, self.in_the_way(queue, wanted, staying))
+
+    def in_the_way(
+        self, queue: str, wanted: Mapping[str, int], staying: Sequence[Reservation]
+    ) -> Sequence[Reservation]:
+        """Those of the staying reservations beside which a workload of the queue may not hold room."""
+        if len(staying) > 1:
+            return staying
+        return [one for one in staying if not self._outsizes(queue, wanted, one)]
+
+    def _outsizes(self, queue: str, wanted: Mapping[str, int], one: Reservation) -> bool:
+        return self._shares.quota.outsizes(queue, wanted, one.queue, self._shares.wanted_next(one.workload))
 
     def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
         """Whether a workload with pods of these shapes may hold no reservation: it could use nodes of a reservation
