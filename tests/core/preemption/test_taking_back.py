@@ -19,7 +19,6 @@ from dovetail.core.preemption.units import Unit, uncovered, weight
 from dovetail.core.preemption.victims import Victims, reclaims
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
-from tests.breadth import seeds
 from tests.core.preemption.contests import NOW_MS, POLICY, Contest, random_contest
 
 MOST_UNITS = 4
@@ -93,7 +92,7 @@ def least_weight(state: State, group: Group, contest: Contest) -> int | None:
 @pytest.mark.slow
 def test_a_queue_takes_back_only_what_it_may_and_the_least_there_is_but_for_one_in_forty() -> None:
     kinds: Counter[str] = Counter()
-    for seed in seeds(600):
+    for seed in range(1200):
         contest = contest_of_queues(seed)
         if contest.fits_without(set()):
             continue
@@ -112,6 +111,6 @@ def test_a_queue_takes_back_only_what_it_may_and_the_least_there_is_but_for_one_
             kinds["impossible"] += 1
         elif least is not None:
             kinds["missed"] += 1
-    assert kinds["least"] > 50
-    assert kinds["impossible"] > 50
+    assert kinds["least"] > 100
+    assert kinds["impossible"] > 100
     assert 40 * (kinds["more"] + kinds["missed"]) <= kinds["least"]
