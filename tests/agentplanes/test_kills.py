@@ -15,6 +15,7 @@ from dovetail.apiserver.objects import Object
 from dovetail.plane.fake import FakeFault, FaultKind
 from dovetail.playground import Fault
 from tests.agentplanes.world import JOBS, World, has, job, phases, world
+from tests.breadth import seeds
 
 MOST_WRITES = 40
 
@@ -36,7 +37,7 @@ async def story(w: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_a_kill_at_any_write_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     async with world(tmp_path) as w:
@@ -64,7 +65,7 @@ async def test_it_is_killed_at_each_write_in_turn(tmp_path: Path, after: bool) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_faults_of_host_and_broker_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     async with world(tmp_path) as w:

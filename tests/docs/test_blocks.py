@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stdout
+from io import StringIO
 from itertools import chain
 from typing import Any
+from unittest import mock
 
 import click
 import msgspec
@@ -214,13 +217,25 @@ def test_commands_exist(line: str) -> None:
     ],
 )
 def test_options_of_the_benchmarks(section: str, command: list[str]) -> None:
-    shown = subprocess.run(
-        [sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.partition("options:")[2]
+    shown = _help(command).partition("options:")[2]
     rows = page("docs/how-to/benchmarks.md").section(section).rows("option")
     heads = re.findall(r"^  (-.+?)(?:  |$)", shown, re.MULTILINE)
     parsed = {flag for head in heads for flag in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", head)}
     assert {option for row in rows for option in row.code[0]} == parsed - {"-h", "--help"}
+
+
+def _help(command: list[str]) -> str:
+    """What it prints with --help; run in this process, as each new one imports all of the core."""
+    with ExitStack() as around:
+        around.enter_context(mock.patch.object(sys, "argv", [command[-1], "--help"]))
+        printed = around.enter_context(redirect_stdout(StringIO()))
+        ended = around.enter_context(pytest.raises(SystemExit))
+        if command[0] == "-m":
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(ROOT / command[0]), run_name="__main__")
+    assert not ended.value.code
+    return printed.getvalue()
 
 
 async def test_the_example_of_a_test_passes() -> None:

@@ -51,9 +51,8 @@ WALKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", WALKS.values(), ids=WALKS)
-@pytest.mark.parametrize("depth", [20, 30])
-def test_lists_that_hold_each_other_twice_are_not_walked_to_the_end(body: str, depth: int) -> None:
-    assert TOO_MANY in ended(tree(depth, body))
+def test_lists_that_hold_each_other_twice_are_not_walked_to_the_end(body: str) -> None:
+    assert TOO_MANY in ended(tree(30, body))
 
 
 @pytest.mark.parametrize("body", ["$ == $", "'%s'.format([$]) != ''", "sets.contains([$], [$])"])

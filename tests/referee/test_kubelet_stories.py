@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nearly seven thousand pods that come to random nodes: what the kubelet's own managers answer to each and what is
+"""Three thousand pods that come to random nodes: what the kubelet's own managers answer to each and what is
 held on the node after every step, and what we predict."""
 
 from collections import Counter
@@ -12,7 +12,7 @@ from tools.controlplane import referee
 
 pytestmark = pytest.mark.plane
 
-CHUNKS, STORIES, PODS = 3, 360, 10
+CHUNKS, STORIES, PODS = 2, 250, 10
 
 
 def stories(chunk: int) -> dict[str, Story]:
@@ -23,7 +23,7 @@ def stories(chunk: int) -> dict[str, Story]:
 def test_a_pod_gets_what_we_predict_or_is_refused_in_the_kubelets_own_words(program: Path, chunk: int) -> None:
     reported = stories(chunk)
     pods = sum(len(one.asked_pods) - one.uncertain for one in reported.values())
-    assert pods * CHUNKS > 6_500
+    assert pods * CHUNKS > 3_000
     answered = 0
     # Only cases with the same gates are answered side by side.
     asked = sorted((one.case() for one in reported.values()), key=lambda case: sorted(case["gates"].items()))
@@ -49,7 +49,7 @@ def test_the_stories_know_every_policy_and_every_way_of_being_refused() -> None:
                 verdicts[one.node.topology_policy, scope, "admitted" if verdict["admitted"] else "refused"] += 1
                 reasons["restart"] += "restart" in step
     assert len(verdicts) == 14, verdicts
-    assert min(verdicts.values()) > 20, verdicts
+    assert min(verdicts.values()) > 10, verdicts
     expected = {"admitted", "restart", "TopologyAffinityError", "UnexpectedAdmissionError", "SMTAlignmentError"}
     expected |= {"OutOfcpu", "OutOfmemory", "OutOfpods"}
     assert {reason for reason in expected if reasons[reason] < 5} == set(), reasons

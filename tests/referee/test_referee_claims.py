@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of two thousand random pods: what kube-scheduler's own allocator would give them, and what Dovetail does.
+"""The claims of random pods: what kube-scheduler's own allocator would give them, and what Dovetail does.
 
 Rules: whether a node can serve the claims of a pod agrees exactly, and so does whether that is an error. Which devices
 they get may differ, so what Dovetail chose is asked about once more with nothing else left to choose: then upstream's
@@ -20,7 +20,7 @@ from tests.referee.dra_pins import chosen_of, configurations, pinned, substance
 from tools.controlplane import referee
 
 PER_LINE = 50
-CHUNKS, PER_CHUNK = 3, 350
+CHUNKS, PER_CHUNK = 2, 350
 ALL_FEATURES: tuple[Features, ...] = ("default", "all")
 
 
@@ -89,7 +89,7 @@ def test_dovetail_allocates_where_kube_scheduler_does_and_what_it_could(
 @pytest.mark.parametrize("features", ALL_FEATURES)
 def test_one_world_after_the_other_leaves_nothing_behind(features: Features) -> None:
     world = dra_ours.World()
-    for seed in range(250):
+    for seed in range(120):
         case = asked(seed, features)
         world.become(case)
         assert world.verdict() == dra_ours.ask(case), f"case {seed}"
@@ -100,13 +100,13 @@ def test_one_world_after_the_other_leaves_nothing_behind(features: Features) -> 
 @pytest.mark.parametrize("features", ALL_FEATURES)
 def test_about_half_of_the_cases_can_be_served(program: Path, features: Features) -> None:
     kinds: Counter[str] = Counter()
-    for answer in allocate(program, features, [asked(seed, features) for seed in range(2000)]):
+    for answer in allocate(program, features, [asked(seed, features) for seed in range(600)]):
         kinds[upshot(answer)] += 1
         kinds["invalid pools"] += "reason" in answer
-    assert 700 < kinds["fits"] < 1100, kinds
-    assert 700 < kinds["does not fit"] < 1100, kinds
-    assert 100 < kinds["error"] < 400, kinds
-    assert kinds["invalid pools"] > 30, kinds
+    assert 200 < kinds["fits"] < 350, kinds
+    assert 200 < kinds["does not fit"] < 350, kinds
+    assert 25 < kinds["error"] < 125, kinds
+    assert kinds["invalid pools"] > 5, kinds
 
 
 @pytest.mark.plane
@@ -123,12 +123,12 @@ def test_the_objects_are_such_as_an_api_server_would_hand_out(program: Path, fea
 @pytest.mark.plane
 @pytest.mark.parametrize("features", ALL_FEATURES)
 def test_what_is_asked_about_with_nothing_else_left_is_what_is_chosen(program: Path, features: Features) -> None:
-    cases = [asked(seed, features) for seed in range(1000)]
+    cases = [asked(seed, features) for seed in range(400)]
     fitting = [
         (c, a["allocations"]) for c, a in zip(cases, allocate(program, features, cases), strict=True) if a["fits"]
     ]
     alone = allocate(program, features, [pinned(case, chosen_of(given)) for case, given in fitting])
-    assert len(alone) > 300
+    assert len(alone) > 120
     for (_, given), answer in zip(fitting, alone, strict=True):
         assert chosen_of(answer["allocations"]) == chosen_of(given)
 
@@ -141,7 +141,7 @@ def answered_cases(program: Path, count: int) -> Iterator[tuple[Manifest, Manife
 @pytest.mark.plane
 def test_devices_that_others_have_are_no_legal_choice(program: Path) -> None:
     stolen = []
-    for case, answer in answered_cases(program, 2000):
+    for case, answer in answered_cases(program, 700):
         held = [result for claim in case["allocated"] for result in claim["status"]["allocation"]["devices"]["results"]]
         whole = [one for one in held if "shareID" not in one and "adminAccess" not in one]
         device_requests = {
@@ -157,7 +157,7 @@ def test_devices_that_others_have_are_no_legal_choice(program: Path) -> None:
                 theft = chosen_of(answer["allocations"])
                 theft[0][name] = [f"{whole[0]['driver']}/{whole[0]['pool']}/{whole[0]['device']}", *devices[1:]]
                 stolen.append(pinned(case, theft))
-    assert len(stolen) > 100
+    assert len(stolen) > 35
     assert [answer for answer in allocate(program, "default", stolen) if answer["fits"]] == []
 
 
@@ -259,20 +259,39 @@ BLIND: dict[str, Callable[[Manifest], object]] = {
 """What Dovetail could fail to see."""
 
 
+SHOWN_BY = {
+    "attributes": 0, "capacities": 0, "counter sets": 0, "how many slices a pool has": 0, "selectors of classes": 2,
+    "alternatives": 5, "request policies": 8, "shares": 8, "generations": 10, "amounts": 12, "shared devices": 14,
+    "counts": 17, "constraints": 17, "allocated claims": 17, "taints": 26, "selectors of requests": 28,
+    "all devices": 29, "nodes of slices": 47, "counters": 59, "admin access of others": 73, "nodes of devices": 249,
+    "tolerations": 344, "consumed capacity": 419, "admin access": 681,
+}  # fmt: skip
+"""The first of the random cases that depends on each. CASES are sought for another where it does not any more."""
+CASES = 1500
+
+
+def depends(what: str, seed: int, theirs: Manifest) -> bool:
+    """Whether it is noticed in this case if Dovetail does not see that."""
+    case, blind = asked(seed, "default"), asked(seed, "default")
+    BLIND[what](blind)
+    return blind != case and bool(disagreements(range(seed, seed + 1), [theirs], [dra_ours.ask(blind)]))
+
+
 @pytest.fixture(scope="module")
-def answered(program: Path) -> list[Manifest]:
-    return allocate(program, "default", [asked(seed, "default") for seed in range(1500)])
+def answers(program: Path) -> dict[int, Manifest]:
+    """Those to the cases of SHOWN_BY."""
+    seeds = sorted({*SHOWN_BY.values()})
+    return dict(zip(seeds, allocate(program, "default", [asked(seed, "default") for seed in seeds]), strict=True))
 
 
 @pytest.mark.plane
 @pytest.mark.parametrize("what", BLIND)
-def test_it_is_noticed_if_dovetail_does_not_see(what: str, answered: list[Manifest]) -> None:
-    for seed, theirs in enumerate(answered):
-        case, blind = asked(seed, "default"), asked(seed, "default")
-        BLIND[what](blind)
-        if blind != case and disagreements(range(seed, seed + 1), [theirs], [dra_ours.ask(blind)]):
-            return
-    pytest.fail(f"no case depends on {what}")
+def test_it_is_noticed_if_dovetail_does_not_see(what: str, program: Path, answers: dict[int, Manifest]) -> None:
+    seed = SHOWN_BY.get(what, 0)
+    if not depends(what, seed, answers[seed]):
+        every = allocate(program, "default", [asked(seed, "default") for seed in range(CASES)])
+        others = [seed for seed, theirs in enumerate(every) if depends(what, seed, theirs)]
+        pytest.fail(f"{what}: SHOWN_BY names no case that depends on it; those that do: {others[:9]}")
 
 
 def test_a_case_is_the_same_one_for_the_same_seed() -> None:

@@ -35,6 +35,7 @@ from dovetail.views.shape import ShapeAnswer, largest, parse
 from dovetail.views.why import why
 from dovetail.views.why_queue import why_queue
 from dovetail.viewserver.answers import _OF, QUERIES, Question, ViewAnswers
+from tests.breadth import seeds
 from tests.views.queued import NOW
 from tests.viewserver.worlds import state
 
@@ -51,7 +52,7 @@ def asked(answers: ViewAnswers, question: Question, kind: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
     world = state(seed)
     before = CHECKPOINT.encode(take(world))

@@ -37,10 +37,11 @@ from dovetail.views.queue_positions import QueuePosition, positions
 from dovetail.views.whatif import WhatIf, WhatifOutcome
 from dovetail.viewserver.answers import Question, Reply, ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
+from tests.breadth import seeds
 from tests.views.queued import NOW, node, pod, state_of
 from tests.viewserver.worlds import MARKER, OTHERS, OWN, OWN_PODS, objects, state
 
-WORLDS = 60
+WORLDS = 24
 
 
 def _submitted(name: str, gpus: int, namespace: str = "", priority: int = 0) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def questions(seed: int) -> list[Question]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(WORLDS))
+@pytest.mark.parametrize("seed", seeds(WORLDS))
 def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
     answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
     found = [(question, answers.answer(question)) for question in questions(seed)]
@@ -135,7 +136,7 @@ def _without(reply: Reply, question: Question) -> str:
     return text
 
 
-@pytest.mark.parametrize("seed", range(WORLDS // 3))
+@pytest.mark.parametrize("seed", seeds(WORLDS // 3))
 def test_with_all_rights_the_names_appear(seed: int) -> None:
     """The worlds have names to hide: without a namespace they are shown."""
     answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
@@ -148,7 +149,7 @@ def test_with_all_rights_the_names_appear(seed: int) -> None:
         assert reply.status == 200 and (MARKER.encode() in reply.body or question is drained), question
 
 
-@pytest.mark.parametrize("seed", range(WORLDS // 3))
+@pytest.mark.parametrize("seed", seeds(WORLDS // 3))
 def test_own_names_are_not_replaced(seed: int) -> None:
     world = state(seed)
     redaction = Redaction(world, OWN)
@@ -266,7 +267,7 @@ def test_a_row_more_in_a_view_is_redacted_without_a_rule_for_it() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(WORLDS // 3))
+@pytest.mark.parametrize("seed", seeds(WORLDS // 3))
 def test_jobs_of_others_are_counted_and_not_found_by_name(seed: int) -> None:
     """A name of others is answered as one that does not exist."""
     world = state(seed)

@@ -89,14 +89,18 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
 def kept_wheel(report: Report) -> Path:
     """The compiled wheel of the working tree from the cache, where it is kept by the digest of its source
     distribution. Raises PlaneUnavailable."""
-    with only_builder("wheel"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
+    with TemporaryDirectory(prefix="dovetail-wheel-") as folder:
         # With one time the same sources are the same distribution in every commit.
         sdist = build_sdist(Path(folder), 0)
         kept = cache_dir() / "distributions" / hashlib.sha256(sdist.read_bytes()).hexdigest()
-        if not (found := list(kept.glob("*.whl"))):
-            wheel = build_wheel(sdist, Path(folder), 0, report)
-            keep(kept / wheel.name, wheel.read_bytes())
-            found = [kept / wheel.name]
+        # One that is there is taken also while a wheel of other sources is built, which takes minutes.
+        if found := list(kept.glob("*.whl")):
+            return found[0]
+        with only_builder("wheel"):
+            if not (found := list(kept.glob("*.whl"))):
+                wheel = build_wheel(sdist, Path(folder), 0, report)
+                keep(kept / wheel.name, wheel.read_bytes())
+                found = [kept / wheel.name]
     return found[0]
 
 

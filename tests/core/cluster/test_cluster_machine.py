@@ -35,6 +35,7 @@ from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from tests.breadth import BREADTH
 from tests.core.oracle import World, allows
 
 HOST, ZONE, RACK = "kubernetes.io/hostname", "zone", "rack"
@@ -456,7 +457,7 @@ def free(state: State, node: str) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=50 * BREADTH, stateful_step_count=50, deadline=None, derandomize=True)
 TestClusterMachine = pytest.mark.slow(Machine.TestCase)
 
 

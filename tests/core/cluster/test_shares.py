@@ -29,6 +29,7 @@ from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
+from tests.breadth import BREADTH
 from tests.core.oracle import Cards
 
 SLICED_TIME = Sharing(GPU, 4, 2)
@@ -448,5 +449,5 @@ def arrays(state: State, name: str) -> dict[str, list[int]]:
     return {node: np.trim_zeros(column, "b").tolist() for node, column in found.items()}
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=30 * BREADTH, stateful_step_count=40, deadline=None, derandomize=True)
 TestShares = pytest.mark.slow(Machine.TestCase)

@@ -26,6 +26,7 @@ from dovetail.core.placing.expected_use import Arriving, expected_use, filled
 from dovetail.core.placing.place_prices import REPRICE_PERMILLE
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.sim.published import Machine, Task, fits
 from tests.sim.test_policies import MODEL, request_of
 
@@ -267,7 +268,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("leave_percent", [0, 50, 90])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
     machines, tasks = scene(seed)
     chance, present, ended = random.Random(seed), list[tuple[str, Task, str, tuple[int, ...]]](), 0

@@ -14,6 +14,7 @@ from dovetail.core.model import Pod
 from dovetail.core.placing import filters, refusals, scores
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.oracle import World, allows, claims_allow, feasible
 from tests.core.worlds import Dice, reported
 
@@ -51,7 +52,7 @@ def of_seed(seed: int) -> tuple[World, Pod, State]:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(8))
 def test_the_core_accepts_and_refuses_exactly_as_the_oracle(chunk: int) -> None:
-    for seed in range(250 * chunk, 250 * (chunk + 1)):
+    for seed in seeds(2000)[chunk::8]:
         world, pod, state = of_seed(seed)
         want = feasible(world, pod)
         assert accepted(state, pod) == want, seed
@@ -65,7 +66,7 @@ def test_the_core_accepts_and_refuses_exactly_as_the_oracle(chunk: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_a_pod_is_bound_where_the_oracle_lets_it_or_held_with_counts_that_add_up(chunk: int) -> None:
-    for seed in range(250 * chunk, 250 * (chunk + 1)):
+    for seed in seeds(400)[chunk::4]:
         world, pod, state = of_seed(seed)
         [decision] = step(state, (), 0)
         want = feasible(world, pod)
@@ -82,7 +83,7 @@ def test_a_pod_is_bound_where_the_oracle_lets_it_or_held_with_counts_that_add_up
 @pytest.mark.slow
 def test_every_rule_refuses_somewhere_and_never_means_that_no_leaving_pod_helps() -> None:
     refused: Counter[Reason] = Counter()
-    for seed in range(1500):
+    for seed in seeds(1500):
         world, pod, state = of_seed(seed)
         empty = replace(world, pods=[], nominated=[])
         nodes = {node.name: node for node in world.nodes}

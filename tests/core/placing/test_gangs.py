@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.model import PODS, Gang, HostPort, Node, Request
 from dovetail.core.reasons import Reason, When
+from tests.breadth import seeds
 from tests.core.driven import POLICY, Driven, foreign, gang, members
 from tests.core.gang_oracle import (
     FABRIC,
@@ -57,7 +58,7 @@ def gang_of(uid: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_a_gang_of_one_shape_is_placed_exactly_where_an_assignment_exists(chunk: int) -> None:
-    for seed in range(250 * chunk, 250 * (chunk + 1)):
+    for seed in seeds(400)[chunk::4]:
         dice = random.Random(seed)
         nodes, tree = random_nodes(dice), random_gang(dice, "g", [dice.choice([1, 2])], dice.randint(1, 4))
         assert is_placed(tree, nodes) == placeable(tree, nodes), seed
@@ -66,7 +67,7 @@ def test_a_gang_of_one_shape_is_placed_exactly_where_an_assignment_exists(chunk:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_sub_gangs_of_one_shape_are_placed_exactly_where_an_assignment_exists(chunk: int) -> None:
-    for seed in range(250 * chunk, 250 * (chunk + 1)):
+    for seed in seeds(400)[chunk::4]:
         dice = random.Random(seed)
         nodes, tree = random_nodes(dice), random_tree(dice, [dice.choice([1, 2])])
         assert is_placed(tree, nodes) == placeable(tree, nodes), seed
@@ -76,7 +77,7 @@ def test_sub_gangs_of_one_shape_are_placed_exactly_where_an_assignment_exists(ch
 @pytest.mark.parametrize("with_sub_gangs", [False, True])
 def test_mixed_shapes_are_placed_soundly_and_nearly_always_where_an_assignment_exists(with_sub_gangs: bool) -> None:
     placed = possible = 0
-    for seed in range(800):
+    for seed in seeds(400):
         dice = random.Random(seed)
         nodes = random_nodes(dice)
         tree = random_tree(dice, [1, 2, 3]) if with_sub_gangs else random_gang(dice, "g", [1, 2, 3], 4)
@@ -117,7 +118,7 @@ def tried_levels(preferred: tuple[str, ...]) -> list[str]:
 @pytest.mark.slow
 def test_the_first_level_with_a_domain_that_holds_the_gang_holds_it() -> None:
     honoured = dict.fromkeys(FABRIC, 0)
-    for seed in range(800):
+    for seed in seeds(400):
         dice = random.Random(seed)
         nodes, pods = random_nodes(dice), dice.randint(2, 4)
         tree = random_gang(dice, "g", [1], pods)
@@ -133,7 +134,7 @@ def test_the_first_level_with_a_domain_that_holds_the_gang_holds_it() -> None:
                 assert domain(used[0], key) is not None, (seed, key)
                 honoured[key] += 1
                 break
-    assert min(honoured.values()) > 100
+    assert min(honoured.values()) > 50
 
 
 def test_the_first_gang_that_a_new_scheduler_sees_is_packed_too() -> None:

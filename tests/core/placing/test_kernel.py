@@ -45,6 +45,7 @@ from dovetail.core.placing.score_cache import ScoreRow
 from dovetail.core.placing.scores import INFEASIBLE, Scoring, Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from tests.breadth import seeds
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +201,7 @@ SCORINGS = [pytest.param(Tightest, id="tightest"), pytest.param(lambda: Expected
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scoring_of", SCORINGS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Scoring]) -> None:
     dice, scoring = Dice(seed), scoring_of()
     cluster = Cluster(scoring)
@@ -267,7 +268,7 @@ def decided(seed: int, scoring: Scoring) -> list[list[Decision]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scoring_of", SCORINGS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_with_the_kernel_the_same_is_decided(
     seed: int, scoring_of: Callable[[], Scoring], monkeypatch: pytest.MonkeyPatch
 ) -> None:

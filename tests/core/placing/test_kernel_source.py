@@ -22,7 +22,7 @@ SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefi
 KERNEL_TESTS = (
     *(
         f"tests/core/placing/test_kernel.py::test_the_kernel_scores_as_numpy_does[{seed}-{scoring}]"
-        for seed in range(0, 12, 4)
+        for seed in (0, 4, 5)
         for scoring in ("tightest", "expected-fill")
     ),
     "tests/core/placing/test_kernel.py::test_with_the_kernel_the_same_is_decided[0-tightest]",

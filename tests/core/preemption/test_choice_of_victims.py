@@ -34,6 +34,7 @@ from dovetail.core.preemption import search
 from dovetail.core.preemption.search import GaveUp, NoPreemption, PreemptionPlan
 from dovetail.core.queues.types import Budget, Queue
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.gang_oracle import RACK, gpu_node, gpu_pod, random_tree
 from tests.core.preemption.contests import NOW_MS, POLICY, Contest, random_contest
 
@@ -93,7 +94,7 @@ def searched(contest: Contest) -> tuple[State, PreemptionPlan | GaveUp | NoPreem
     return state, outcome(state, "big")
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", seeds(2))
 def test_a_job_finds_lawful_victims_exactly_where_there_are_some_and_needs_every_one(chunk: int) -> None:
     kinds: Counter[str] = Counter()
     for seed in range(300 * chunk, 300 * (chunk + 1)):
@@ -118,7 +119,7 @@ def test_a_job_finds_lawful_victims_exactly_where_there_are_some_and_needs_every
 @pytest.mark.slow
 def test_the_lost_work_is_the_least_there_is_but_for_one_in_a_hundred_random_jobs() -> None:
     best = worse = 0
-    for seed in range(1000):
+    for seed in seeds(500):
         contest = random_contest(random.Random(seed))
         if contest.fits_without(set()):
             continue
@@ -127,14 +128,14 @@ def test_the_lost_work_is_the_least_there_is_but_for_one_in_a_hundred_random_job
         if losses and isinstance(found, PreemptionPlan):
             least = contest.loss(frozenset(found.uids)) == min(losses)
             best, worse = best + least, worse + (not least)
-    assert best > 250
+    assert best > 125
     assert worse * 100 <= best
 
 
 @pytest.mark.slow
 def test_trees_of_gangs_find_victims_that_are_all_needed_and_mostly_the_cheapest() -> None:
     kinds: Counter[str] = Counter()
-    for seed in range(700):
+    for seed in seeds(350):
         dice = random.Random(seed)
         contest = random_contest(dice)
         tree = random_tree(dice, [dice.choice([1, 2])])
@@ -153,7 +154,7 @@ def test_trees_of_gangs_find_victims_that_are_all_needed_and_mostly_the_cheapest
             kinds["least" if contest.loss(frozenset(gone)) == min(losses) else "more"] += 1
         else:
             assert not losses, (seed, found)
-    assert kinds["least"] > 100
+    assert kinds["least"] > 50
     assert kinds["least"] > 9 * kinds["more"]
 
 

@@ -278,7 +278,7 @@ def test_moves_come_before_evictions_that_take_something_away() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("seed", [0, 1, 3, 4])
 def test_over_days_moves_are_few_and_worth_it(seed: int) -> None:
     """Jobs of many sizes come and end for a day. In any hour no more pods move than the policy allows, no job moves
     twice in four hours, every moved pod runs again, and at each move the GPUs that run grow in the end."""

@@ -14,6 +14,7 @@ from dovetail.core.model import Gang
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.gang_oracle import FABRIC, gpu_node, gpu_pod
 
 NOW_MS = 1_000_000
@@ -95,7 +96,7 @@ def random_jobs(dice: random.Random, leaves: list[str]) -> list[ev.Event]:
 @pytest.mark.parametrize("chunk", range(4))
 def test_queues_and_priorities_come_to_rest(chunk: int) -> None:
     gave_way = 0
-    for seed in range(100 * chunk, 100 * (chunk + 1)):
+    for seed in seeds(200)[chunk::4]:
         dice = random.Random(seed)
         queues, leaves = random_queues(dice)
         world = Restless(
@@ -107,4 +108,4 @@ def test_queues_and_priorities_come_to_rest(chunk: int) -> None:
                 apply(world.state, event)
             assert world.settle() < MOST_STEPS, seed
         gave_way += bool(world.evicted)
-    assert gave_way > 5
+    assert gave_way > 2

@@ -12,6 +12,7 @@ from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.lives import Life
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -81,7 +82,7 @@ def test_jobs_larger_than_what_is_due_do_not_take_turns_where_all_work_would_be_
     for number in range(queues):
         made.at(0, queue(f"q{number}", half_life_ms=half_life_ms))
         made.at(number * MINUTE_MS, ev.PodChanged(pod(f"p{number}", 8, f"q{number}", created_ms=number * MINUTE_MS)))
-    made.live(24 * HOUR_MS)
+    made.live(12 * HOUR_MS)
     assert made.evicted == []
 
 
@@ -109,7 +110,7 @@ def test_the_odd_gpu_does_not_change_hands(gpus: int, queues: int, half_life_ms:
     for number in range(queues):
         made.at(0, queue(f"q{number}", half_life_ms=half_life_ms))
         made.at(0, *(ev.PodChanged(pod(f"p{number}-{i}", 1, f"q{number}", created_ms=i + 1)) for i in range(gpus)))
-    made.live(24 * HOUR_MS)
+    made.live(12 * HOUR_MS)
     assert len(made.evicted) <= gpus
 
 
@@ -149,9 +150,9 @@ def random_life(dice: random.Random, hours: int) -> tuple[Life, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_evictions_are_few_and_cost_little_whatever_the_queues_and_jobs(seed: int) -> None:
-    hours = 24
+    hours = 12
     made, gpus = random_life(random.Random(seed), hours)
     made.live(hours * HOUR_MS)
     assert made.state.cluster.check() == []

@@ -13,6 +13,7 @@ from dovetail.core.model import CPU, Gang, Node, Request, Work
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue, Usage
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.driven import Driven, gang, lone
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.core.lives import STEP_MS, Life
@@ -98,7 +99,7 @@ def jobs(dice: random.Random, life: Life, name: str, queue: str, count: int, whe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
     """Others hold everything and want more; a queue within its guarantee starts when these have ended that ran long
     enough: within the shortest run time that the others are granted, their grace, and some steps."""
@@ -123,7 +124,7 @@ def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_pod_that_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -> None:
     """All run exactly as long as they may. Nobody has a guarantee, and priorities are the same, so that nobody may take
     the place of the head. Its start is when others have ended, at the latest."""
@@ -147,7 +148,7 @@ def test_a_pod_that_comes_later_does_not_delay_the_head_beyond_its_promise(seed:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_nobody_is_evicted_again_and_again(seed: int) -> None:
     """All want more than there is, for ever, and nobody ever ends. What is due moves with what was used all the time,
     and evicted pods come back at once; room is freed every 20 minutes, so that all are tried again."""
@@ -167,9 +168,9 @@ def test_nobody_is_evicted_again_and_again(seed: int) -> None:
             members = [gpu_pod(f"{name}{number}.{i}", 1, gang_id, created_ms=number + 1, **about) for i in range(pods)]
             reported = [ev.GangChanged(Gang(gang_id, "ns", gang_id, dice.randint(1, pods)))] if gang_id else []
             life.at(dice.choice([0, 0, HOUR_MS]), *reported, *map(ev.PodChanged, members))
-    for tick in range(1, 36):
+    for tick in range(1, 18):
         life.at(tick * 20 * MINUTE_MS, ev.NodeChanged(Node("tick", labels=(("tick", str(tick)),))))
-    life.live(12 * HOUR_MS)
+    life.live(6 * HOUR_MS)
     times = Counter(name for name, _ in life.evicted)
     assert max(times.values(), default=0) <= 3
     assert times.total() <= 2 * sum(sizes)
@@ -200,8 +201,8 @@ def test_a_queue_reclaims_what_is_due_later_although_nothing_happens() -> None:
     driven.at(start_ms, *(lone(f"y{i}", queue="y") for i in range(8)))
     driven.at(start_ms + 1, *(lone(f"x{i}", 2, queue="x") for i in range(4)))
     assert not any(isinstance(decision, Evict) for decision in driven.last)
-    gave_way = []
     for minute in range(1, 20 * 60):
         driven.at(start_ms + minute * MINUTE_MS)
-        gave_way += [decision for decision in driven.last if isinstance(decision, Evict)]
-    assert gave_way
+        if any(isinstance(decision, Evict) for decision in driven.last):
+            return
+    pytest.fail("nobody gives way")

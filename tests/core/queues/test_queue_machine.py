@@ -41,6 +41,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import MODEL_LABEL, QUEUE_LABEL, Budget, Queue, Usage
 from dovetail.core.state import State
+from tests.breadth import BREADTH
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 START_MS = 20_000 * DAY_MS + 7 * HOUR_MS
@@ -805,7 +806,7 @@ def nearly_equal(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, in
     return all(near(one.get(key, 0), other.get(key, 0)) for key in {*one, *other})
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=50 * BREADTH, stateful_step_count=40, deadline=None, derandomize=True)
 TestQueueMachine = pytest.mark.slow(Machine.TestCase)
 
 

@@ -11,6 +11,7 @@ from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.policy import Policy
 from dovetail.core.workloads.lifecycle import GangState
+from tests.breadth import seeds
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod
 
 DEADLINE_MS = 15 * MINUTE_MS
@@ -167,7 +168,7 @@ def test_what_is_known_of_gangs_goes_with_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_lives_of_gangs_with_owners_that_replace_and_owners_that_do_not(seed: int) -> None:
     """Pods fail at random for two days. Gangs whose owner replaces them within the longest back-off are never touched;
     of the others nobody is left an hour after the last failure, or as many as they need. No pod is evicted twice."""
