@@ -117,7 +117,7 @@ def playground(plane: Plane, snapshot: Path, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def at(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Live clusters are looked at at the time of the snapshot."""
+    """The time of live clusters is that of the snapshot."""
     taken = yaml.safe_load(snapshot.read_text())["items"][0]["takenAt"]
     now_ms = round(datetime.fromisoformat(str(taken)).timestamp() * 1000)
     for module in (cluster, status, events, answer):
