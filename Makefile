@@ -11,7 +11,7 @@ QUICK_WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image wheel clean
+.PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image wheel krew clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ image: .venv/.dev ## build the container image IMAGE and its SBOM into dist/: no
 
 wheel: .venv/.dev ## build the wheel with compiled parts, and the source distribution, into dist/
 	$(BIN)/python -m tools.images wheel
+
+krew: .venv/.dev ## build the plugin for krew: archives of all platforms and the manifest into dist/ (HOMEPAGE=, URI=)
+	$(BIN)/python -m tools.krew --homepage $(HOMEPAGE) --uri $(URI)
 
 lock: ## pin the dependencies again (needs pip-tools)
 	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra agent --extra views -o requirements/run.lock pyproject.toml

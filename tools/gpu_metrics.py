@@ -34,7 +34,7 @@ unchanged. A GPU that does not support a value lacks its series; `dovetail agent
 | `DCGM_FI_DRIVER_VERSION` | GPU, instance | version of the driver |
 | `namespace`, `pod`, `container`, `pod_uid` | allocated | the owner; a free device has no such label |
 | `vgpu` | shared | replica of a shared GPU |
-| `queue`, `job`, `owner` | allocated | with `--exporter-job-labels` only |
+| `queue`, `job`, `owner` | allocated | only with `--exporter-job-labels`; `job`: [its name](cli.md#the-name-of-a-job) |
 
 A device with several owners has each series once for each owner: never sum these. The labels of pods change with each
 pod, so a node with 8 GPUs and 100 pods per day makes about 20,000 series per day; `--exporter-job-labels` adds labels,

@@ -82,6 +82,10 @@ class CommandCluster:
     def put(self, *documents: Document) -> None:
         self.do(lambda: [self.playground.put(document) for document in documents])
 
+    def put_raw(self, *documents: Document) -> None:
+        """Store the objects as they are, with their uids and times."""
+        self.do(lambda: [self.playground.put_raw(document) for document in documents])
+
     def get(self, collection: str, name: str, namespace: str = "team-a") -> Document | None:
         return self.do(lambda: self.playground.store.get(collection, namespace, name))
 
@@ -125,8 +129,11 @@ class CommandCluster:
 
 
 @contextmanager
-def command_cluster(folder: Path, *documents: Document, scheduler: bool = False) -> Iterator[CommandCluster]:
-    """A playground that serves Queues and has these objects; with a scheduler on request."""
+def command_cluster(
+    folder: Path, *documents: Document, scheduler: bool = False, still: bool = False
+) -> Iterator[CommandCluster]:
+    """A playground that serves Queues and has these objects; with a scheduler on request. `still`: no kubelet and no
+    controller changes them, and it has nothing else."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -136,7 +143,7 @@ def command_cluster(folder: Path, *documents: Document, scheduler: bool = False)
 
     async def begin() -> Playground:
         found = Playground(start_delay_s=0.01, stop_delay_s=0.01)
-        await found.start()
+        await found.start(still=still)
         for name in ("queue", "gpunode"):
             for document in yaml.safe_load_all((ROOT / f"deploy/crds/{name}.yaml").read_text()):
                 found.put(document)

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +24,7 @@ from click.testing import CliRunner
 from dovetail.cli import cli, completion
 from dovetail.playground import Fault, Playground
 from tests.live.conftest import eventually
+from tests.patience import PATIENCE_S
 
 OBJECTS = """
 apiVersion: v1
@@ -166,6 +171,56 @@ async def test_a_real_bash_completes(playground: Playground, tmp_path: Path) -> 
 def test_each_shell_has_a_script(shell: str) -> None:
     done = CliRunner().invoke(cli, ["completion", shell])
     assert done.exit_code == 0 and f"_DOVETAIL_COMPLETE={shell}_complete" in done.output
+
+
+STARTS = {
+    "bash": ["bash", "--norc", "--noprofile", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+    "fish": ["fish", "--no-config", "-i"],
+}
+BEFORE = {
+    "bash": "bind 'set bell-style none'",
+    "zsh": "autoload -U compinit; compinit -u -D; unsetopt beep",
+    "fish": "function fish_prompt; echo '> '; end",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_real_shell_completes_a_command(shell: str, tmp_path: Path) -> None:
+    """Typed in a terminal: the shell writes the end of the word, and a blank behind it."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    script = tmp_path / "completion"
+    script.write_text(CliRunner().invoke(cli, ["completion", shell]).output)
+    program = tmp_path / "dovetail"
+    program.write_text(f"#!{sys.executable}\nfrom dovetail.cli import main\nmain()\n")
+    program.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb",
+        "PYTHONPATH": ":".join(sys.path),
+    }  # fmt: skip
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe(STARTS[shell][0], STARTS[shell], environment)
+    try:
+        os.write(terminal, f"{BEFORE[shell]}; source {script}; echo rea''dy\n".encode())
+        read_until(terminal, "ready")
+        os.write(terminal, b"dovetail sha\t")
+        read_until(terminal, "share ")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def read_until(terminal: int, wanted: str) -> None:
+    """Read what the shell writes up to this text; control sequences are left out."""
+    text, deadline_s = "", time.monotonic() + PATIENCE_S
+    while wanted not in re.sub(r"\x1b(\[[0-9;?]*[a-zA-Z]|[=>]|\][^\x07]*\x07)", "", text):
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline_s - time.monotonic()))
+        assert ready, repr(text)
+        text += os.read(terminal, 4096).decode(errors="replace")
 
 
 async def test_a_real_kubectl_completes_and_runs_the_plugin(playground: Playground, tmp_path: Path) -> None:

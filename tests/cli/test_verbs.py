@@ -189,7 +189,7 @@ def test_a_held_job_does_not_start_until_it_is_released_and_the_commands_show_it
     assert cluster.run("cancel", "-y", "full").exit_code == 0
     answer = json.loads(cluster.run("why", "train", "-o", "json").stdout)
     assert (answer["code"], answer["state"]) == ("Held", "NotYet")
-    assert "team-a/train-0-" in cluster.run("queue").stdout and "Held" in cluster.run("queue").stdout
+    assert "team-a/train " in cluster.run("queue").stdout and "Held" in cluster.run("queue").stdout
     cluster.eventually(lambda: cluster.run("events", "train").stdout, lambda text: "Held: the job is held" in text)
     assert "team-a/train is held" in cluster.run("events", "train").stdout
     assert cluster.phases("train") == ["Pending"]

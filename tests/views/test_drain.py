@@ -104,12 +104,13 @@ def test_why_a_pod_leaves_or_stays() -> None:
     assert {one.basis for one in planned(world, "n0").nodes[0].pods} == {"it declares no run time"}
 
 
-def test_pods_of_one_controller_are_one_job_by_its_name() -> None:
+def test_pods_of_one_object_are_one_job_by_its_name() -> None:
     world = world_of(8)
     for i in range(3):
-        runs(world, f"sweep-{i}", 1, "n0", Work(), owner="ns/j", labels=(("batch.kubernetes.io/job-name", "sweep"),))
-        runs(world, f"web-{i}", 1, "n0", Work(), owner="ns/r")
-    assert planned(world, "n0").jobs == ("ns/sweep", "ns/web-0")
+        runs(world, f"sweep-{i}", 1, "n0", Work(), owner="ns/j", made_for="Job/sweep")
+    for i in range(2):
+        runs(world, f"step-{i}", 1, "n0", Work(), owner="ns/unknown")
+    assert planned(world, "n0").jobs == ("ns/step-0", "ns/step-1", "ns/sweep")
 
 
 def test_a_gang_that_leaves_as_a_whole_shows_its_pods_on_other_nodes() -> None:

@@ -117,3 +117,53 @@ def test_a_look_ahead_is_for_so_many_waiting_jobs() -> None:
         assert found.looked_ahead is looked
         assert {(row.job, row.when) for row in found.jobs} == {("ns/a", "Placed"), ("ns/b", "Never")}
         assert all((row.start is not None) is looked for row in found.jobs)
+
+
+def made(name: str, what: str, on: str = "", **more: Any) -> Pod:
+    return pod(name, 1, on, HOUR if on else 0, HOUR if on else 0, made_for=what, **more)
+
+
+def test_pods_on_their_own_of_one_object_are_one_job_by_its_name() -> None:
+    state = state_of(node("n"), *(made(f"sweep-{i}", "Job/sweep", "n" if i < 2 else "") for i in range(5)))
+    [row] = rows(state).values()
+    assert (row.job, row.kind, row.state, row.pods, row.placed, row.gpus_milli) == (
+        "ns/sweep", "Job", RUNNING, 5, 2, 5000,
+    )  # fmt: skip
+    for name in ("sweep", "ns/sweep", "sweep-3", "ns/sweep-0"):
+        assert list(rows(state, names=(name,))) == ["ns/sweep"]
+
+
+def test_a_job_waits_for_the_reason_of_its_first_pod_in_queue_order() -> None:
+    big = [replace(made(f"big-{i}", "Job/big", waits_ms=HOUR - i), request=pod("x", 4 + i).request) for i in range(3)]
+    row = rows(state_of(node("n"), *big))["ns/big"]
+    assert (row.state, row.when, row.pods) == (WAITING, "Placed", 3)
+
+
+def test_objects_of_one_name_are_several_jobs() -> None:
+    """A Job, a JobSet whose gang is known by name, a bare pod, and a Job of another namespace."""
+    gang = Gang("jobset.jobset.x-k8s.io/ns/train", "ns", "train")
+    state = state_of(
+        node("n"), gang, made("train-x", "Job/train"), made("train-w-0", "JobSet/train", gang=gang.id), pod("train", 1),
+        made("train-y", "Job/train", namespace="other"),
+    )  # fmt: skip
+    found = job_list(state, NOW, JobFilter(), most_ahead=100).jobs
+    assert sorted((row.job, row.kind) for row in found) == [
+        ("ns/train", "Job"), ("ns/train", "JobSet"), ("ns/train", "Pod"), ("other/train", "Job"),
+    ]  # fmt: skip
+
+
+def test_a_gang_of_pods_of_several_objects_is_called_by_its_own_name() -> None:
+    """As pods are whose group another controller has named for the user's object: that object counts."""
+    both, one = Gang("gang/ns/both", "ns", "both"), Gang("podgroup/ns/podgroup-7f3a", "ns", "podgroup-7f3a")
+    state = state_of(
+        node("n"), both, one, made("a-0", "Job/a", gang=both.id), made("b-0", "Job/b", gang=both.id),
+        *(made(f"c-{i}", "Job/c", gang=one.id) for i in range(2)),
+    )  # fmt: skip
+    assert {name: row.kind for name, row in rows(state).items()} == {"ns/both": "Gang", "ns/c": "Job"}
+
+
+def test_a_job_whose_first_pod_failed_and_whose_second_runs_is_not_done() -> None:
+    failed = over(made("sweep-0", "Job/sweep", "n"), succeeded=False)
+    state = state_of(node("n"), made("sweep-1", "Job/sweep", "n"))
+    assert {job: row.state for job, row in rows(state, failed).items()} == {"ns/sweep": RUNNING}
+    assert {row.kind for row in rows(state_of(node("n")), failed).values()} == {"Job"}

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import IO, Any, TypeAlias
@@ -27,6 +28,7 @@ _ENDLESS = 1 << 20
 _GAP = 2
 """Blanks between two columns."""
 _HEADING = Style(bold=True)
+_WORD = re.compile(r"(?:^\s+)?\S+\s*")
 _Cell: TypeAlias = str | Text
 
 
@@ -64,11 +66,19 @@ class _Sentence:
         self._text = text
 
     def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> Iterator[Segment]:
-        text = console.render_str(self._text)
-        longest = console.measure(text, options=options.update(width=_ENDLESS)).minimum
-        rendered = console.render(text, options.update(width=max(options.max_width, longest)))
-        for line in Segment.split_lines(rendered):
-            yield from _without_blanks(line)
+        for written in console.render_str(self._text).split(allow_blank=True):
+            for line in written.divide(_breaks(written.plain, options.max_width)):
+                yield from _without_blanks(list(line.render(console)))
+
+
+def _breaks(line: str, width: int) -> Iterator[int]:
+    """Where the line goes on in a next one. A word that is wider than the terminal has a line of its own."""
+    used = 0
+    for word in _WORD.finditer(line):
+        if used and used + cell_len(word.group().rstrip()) > width:
+            yield word.start()
+            used = 0
+        used += cell_len(word.group())
 
 
 class TableColumn(Struct, frozen=True):

@@ -86,6 +86,7 @@ COLUMNS: ListColumns[JobRow] = ListColumns(
         ListColumn("starts", lambda row: row.start.at if row.start is not None else None, _starts),
         ListColumn("ends", lambda row: row.end.at if row.end is not None else None, _ends),
         ListColumn("submitted", lambda row: row.submitted, _submitted),
+        ListColumn("kind", lambda row: row.kind, wide=True),
         ListColumn("pods", lambda row: row.pods, wide=True, to_the_right=True),
         ListColumn("placed", lambda row: row.placed, wide=True, to_the_right=True),
         ListColumn("counted", lambda row: row.gpus_milli / 1000, heading="GPUs counted", wide=True, to_the_right=True),

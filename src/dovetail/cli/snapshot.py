@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from dovetail.kube.api.errors import KubeError
 
 if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
+    from dovetail.kube.reading.lists import ListReply, ListRequest
 
 
 @click.command(name="snapshot")
@@ -50,10 +52,13 @@ def command(
     if names is not None and not redact:
         raise click.UsageError("--names needs --redact")
     config, taken_ms = config_of(kubeconfig, context), now_ms()
-    found = run(read_snapshot(config), config.server)
     # Facts are texts with names in them.
-    facts, unread = ({}, []) if redact else run(_facts(config), config.server)
-    objects, unread = found.objects, [*found.unread, *unread]
+    of_doctor, of_status = ((), ()) if redact else _requests()
+    found = run(read_snapshot(config, (*of_doctor, *of_status)), config.server)
+    objects, unread, facts = found.objects, [*found.unread], dict[str, Raw]()
+    if found.lists:
+        facts, missing = _facts(config, found.lists[: len(of_doctor)], found.lists[len(of_doctor) :])
+        unread += missing
     if redact:
         redaction = redacted(objects)
         objects = redaction.objects
@@ -90,30 +95,36 @@ def _write(file: str, text: bytes) -> None:
         raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
 
 
-async def _facts(config: ClusterConfig) -> tuple[dict[str, Raw], list[str]]:
-    """What the commands read that show no objects, by command, and what could not be read."""
-    from asyncio import gather
+def _requests() -> tuple[tuple[ListRequest, ...], tuple[ListRequest, ...]]:
+    """What `doctor` and `status` read."""
+    from dovetail.advice.doctor.lists import requests as of_doctor
+    from dovetail.views.installation import requests as of_status
 
-    from dovetail.cli.doctor.answer import read_facts
-    from dovetail.cli.status import read_installation
+    return of_doctor(), of_status()
+
+
+def _facts(
+    config: ClusterConfig, of_doctor: Sequence[ListReply], of_status: Sequence[ListReply]
+) -> tuple[dict[str, Raw], list[str]]:
+    """What the commands read that show no objects, by command, and what could not be read."""
+    import asyncio
+
+    from dovetail.cli.doctor.answer import facts_from
     from dovetail.cli.top.sources import ExporterSource
     from dovetail.cli.top.top import read_once
     from dovetail.core.policy import Policy
+    from dovetail.views.installation import facts_of
 
-    reading = {
-        "doctor": read_facts(config, SCHEDULER_NAME, Policy().fabric),
-        "status": read_installation(config),
-        "top": read_once(ExporterSource(config)),
+    found: dict[str, object] = {
+        "doctor": facts_from(of_doctor, SCHEDULER_NAME, Policy().fabric),
+        "status": facts_of(of_status),
     }
-    facts, unread = {}, []
-    for (name, _), found in zip(reading.items(), await gather(*reading.values(), return_exceptions=True), strict=True):
-        if isinstance(found, KubeError):
-            unread.append(f"{name}: {found}")
-        elif isinstance(found, BaseException):
-            raise found
-        else:
-            facts[name] = Raw(msgspec.json.encode(found))
-    return facts, unread
+    unread: list[str] = []
+    try:
+        found["top"] = asyncio.run(read_once(ExporterSource(config)))
+    except KubeError as error:
+        unread.append(f"top: {error}")
+    return {name: Raw(msgspec.json.encode(one)) for name, one in found.items()}, unread
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

@@ -208,7 +208,9 @@ class Pod(Struct, frozen=True):
     `own_device_claims` are those of `claims` and `device_claims` that a template in its spec makes for this pod alone:
     one of such a name that was made for another pod is not its own. `lease` is the id of the lease within which it is
     placed ("": none), `fence` the fence that it shows. `offered`: it holds what is only offered to a software agent,
-    which is charged for nothing before it accepts. `held`: it is not to start before it is released."""
+    which is charged for nothing before it accepts. `held`: it is not to start before it is released. `made_for` is the
+    object that its user made for it, as KIND/NAME: "Job/train" ("": none, or one that is not known); it names the pod's
+    job, and decides nothing."""
 
     uid: str
     namespace: str
@@ -243,6 +245,7 @@ class Pod(Struct, frozen=True):
     fence: int = 0
     offered: bool = False
     held: bool = False
+    made_for: str = ""
 
     @property
     def key(self) -> str:

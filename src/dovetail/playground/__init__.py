@@ -29,7 +29,7 @@ from dovetail.apiserver.deletions import Deletions
 from dovetail.apiserver.failures import Failure, bad_request
 from dovetail.apiserver.jobs import Jobs
 from dovetail.apiserver.objects import Clock, Object, object_at, text_at
-from dovetail.apiserver.resources import Catalogue
+from dovetail.apiserver.resources import Catalogue, ServedResource
 from dovetail.apiserver.server import ApiServer
 from dovetail.apiserver.sqlite_log import SqliteLog
 from dovetail.apiserver.store import HistoryBounds, Store
@@ -109,10 +109,12 @@ class Playground:
             kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
             self.put(kind | {"metadata": {"name": name}, "value": value})
 
-    async def start(self) -> str:
-        """Serves, and starts the kubelets and controllers. Returns the URL. Raises OSError if the port is taken."""
+    async def start(self, *, still: bool = False) -> str:
+        """Serves, and starts the kubelets and controllers; `still`: only serves, so that objects stay as they are.
+        Returns the URL. Raises OSError if the port is taken."""
         await self._connections.serve(self._server.handle)
-        self._tasks = [asyncio.create_task(loop.run()) for loop in (self.kubelets, self._controllers)]
+        loops = () if still else (self.kubelets, self._controllers)
+        self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
         return self.url
 
     async def stop(self) -> None:
@@ -129,14 +131,22 @@ class Playground:
     def url(self) -> str:
         return self._connections.url
 
-    def put(self, document: Object) -> Object:
-        """Creates the object or replaces it, its status too, as the API would. Returns what is stored.
+    def put_raw(self, document: Object) -> Object:
+        """Stores the object as it is, with its uid and times, also one that the API would refuse. Raises Failure."""
+        return self.store.put_raw(self._resource_of(document).collection, document)
 
-        Raises Failure. An object that the API would refuse can be stored with `store.put_raw`.
-        """
+    def _resource_of(self, document: Object) -> ServedResource:
         resource = self._catalogue.of_kind(text_at(document, "apiVersion"), text_at(document, "kind"))
         if resource is None:
             raise bad_request(f"{document.get('apiVersion')} {document.get('kind')} is not served here")
+        return resource
+
+    def put(self, document: Object) -> Object:
+        """Creates the object or replaces it, its status too, as the API would. Returns what is stored.
+
+        Raises Failure. An object that the API would refuse can be stored with `put_raw`.
+        """
+        resource = self._resource_of(document)
         new = stored_form(resource, copy.deepcopy(document))
         namespace = text_at(new, "metadata.namespace") or "default" if resource.namespaced else ""
         name = text_at(new, "metadata.name")

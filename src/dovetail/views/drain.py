@@ -25,7 +25,7 @@ from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
 from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import Forecast
-from dovetail.views.jobs import nearest, owner_of
+from dovetail.views.jobs import job_and_name, nearest
 from dovetail.views.leased import key_of
 
 ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
@@ -119,11 +119,10 @@ def _followed(placement: Placement) -> bool:
 
 
 class _Shown:
-    """The nodes and pods of one plan. One job has one name, also where its controller writes none."""
+    """The nodes and pods of one plan."""
 
     def __init__(self, state: State, found: Forecast, maintenance: Maintenance) -> None:
         self._state, self._found, self._maintenance = state, found, maintenance
-        self._jobs: dict[str, str] = {}
 
     def node(self, name: str, placements: Sequence[Placement]) -> DrainedNode:
         state = self._state
@@ -148,10 +147,9 @@ class _Shown:
         what, basis = ENDS if end.start_ms else STAYS, end.basis
         if drained is not None:
             what, basis = (MOVES, _HAS_ROOM) if drained.moves else (EVICTED, _REVOKED if pod.lease else _NO_ROOM)
-        job, name = owner_of(state, pod)
         return DrainedPod(
             key_of(pod),
-            self._jobs.setdefault(job, name),
+            job_and_name(state, pod)[1],
             state.shares.pod_queues.of(pod) if pod.managed else "",
             pod.node,
             dict(state.shares.amounts(pod.uid)).get(GPU, 0) or 1000 * placement.gpu_bits.bit_count(),

@@ -2,11 +2,12 @@
 """The jobs of a cluster as a list: running, waiting, and done.
 
 Rules
-- A job is a workload with pods of this scheduler: a gang, or a pod on its own. The pods inside of leases are jobs;
-  leases and the requests for them are not.
+- A job is all that a user made as one object: a gang, or one or several pods on their own. A gang or pod without an
+  object is a job of its own. Only pods of this scheduler count. The pods inside of leases are jobs; leases and the
+  requests for them are not.
 - A job is Running as soon as one of its pods has a node, Ending when all its pods are being deleted, else Waiting.
-- Why a job waits is what the next step of the scheduler finds. Its start is that of `forecast`, if there is a
-  look-ahead. A running job ends when the last of its pods is expected to end.
+- Why a job waits is what the next step of the scheduler finds for the first of it in queue order. Its start is that
+  of `forecast`, if there is a look-ahead. A running job ends when the last of its pods is expected to end.
 - A job is done if its pods have finished and no further pod of it exists. It Failed if the pod that ended last failed.
   It is known as long as one of its pods exists.
 - Running jobs come first, by their start; then waiting jobs in queue order; then those that are done, by their end.
@@ -30,7 +31,7 @@ from dovetail.core.workloads.index import LONE
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.job_states import COMPLETED, ENDING, FAILED, RUNNING, WAITING
-from dovetail.views.jobs import OWNER_LABELS, JobNotFound, JobView, job_of, nearest
+from dovetail.views.jobs import JobNotFound, JobView, job_id, job_of, names_of, nearest
 from dovetail.views.leased import is_placeholder
 from dovetail.views.outlook import Outlook
 from dovetail.views.queues import inside, queue_named
@@ -53,7 +54,8 @@ class JobRow(Struct, frozen=True):
     """A job. `placed` of its `pods` have a node. `gpus` are requested, in words; `gpus_milli` is the amount that they
     count. `reason` is the code of why it waits or failed, with a `message`. `when` is Placed if the next step starts
     the job, else NotYet or Never, "" if it does not wait. `start` is None where it was not looked for, `end` None for a
-    job that waits. `labels` are those that all its pods have."""
+    job that waits. `labels` are those that all its pods have. `kind` is that of the object that its user made: "Job",
+    "Deployment"; else "Gang" or "Pod"; "" in answers of schedulers that do not know it."""
 
     job: str
     user: str
@@ -73,6 +75,7 @@ class JobRow(Struct, frozen=True):
     start: JobTime | None
     end: JobTime | None
     labels: dict[str, str]
+    kind: str = ""
 
 
 class JobList(Struct, frozen=True):
@@ -101,14 +104,15 @@ class JobFilter(Struct, frozen=True):
 
 
 class _Listed(Struct, frozen=True):
-    """A job before its reason and its times are known. `view` is that of a job with pods that have not finished; of a
-    job that is done, `ended` are all its pods."""
+    """A job before its reason and its times are known. `views` are its workloads that have pods that have not finished;
+    of a job that is done, `ended` are all its pods."""
 
     name: str
+    kind: str
     state: str
     queue: str
     pods: Sequence[Pod]
-    view: JobView | None = None
+    views: Sequence[JobView] = ()
     ended: Sequence[EndedPod] = ()
 
 
@@ -148,12 +152,12 @@ def jobs_of(
     jobs = [one for one in every if not wanted.namespace or one.pods[0].namespace == wanted.namespace]
     _check(state, jobs, wanted)
     listed = [one for one in jobs if _admitted(state, one, wanted)]
-    waiting = [one.view for one in listed if one.view is not None and one.view.waiting]
+    waiting = [view for one in listed for view in one.views if view.waiting]
     order = {workload: number for number, workload in enumerate(state.queue.ordered())}
     look_ahead = len(order) <= most_ahead
     waits, whole = (_looked_ahead if look_ahead else _of_next_step)(outlook, waiting)
-    rows = [_row(state, one, waits) for one in listed]
-    places = [order.get(one.view.workload, len(order)) if one.view is not None else 0 for one in listed]
+    rows = [_row(state, one, waits, order) for one in listed]
+    places = [min((order.get(view.workload, len(order)) for view in one.views), default=0) for one in listed]
     rows = [row for row, _ in sorted(zip(rows, places, strict=True), key=lambda pair: _rank(*pair))]
     now = datetime.fromtimestamp(outlook.now_ms // 1000, UTC)
     return JobList(now, look_ahead, whole, tuple(rows), _elsewhere(state, every, wanted) if alone else 0)
@@ -174,14 +178,20 @@ def _unfinished(state: State) -> Iterator[_Listed]:
         for pod in state.workloads.pods.values()
         if pod.managed and not is_placeholder(pod)
     )
+    jobs: dict[str, list[JobView]] = {}
     for workload in workloads:
-        view = job_of(state, workload)
+        jobs.setdefault(job_id(state, workload), []).append(job_of(state, workload))
+    for views in jobs.values():
+        pods = [pod for view in views for pod in view.pods]
         now = WAITING
-        if all(pod.deleting for pod in view.pods):
+        if all(pod.deleting for pod in pods):
             now = ENDING
-        elif any(pod.node for pod in view.pods):
+        elif any(pod.node for pod in pods):
             now = RUNNING
-        yield _Listed(view.name, now, view.queue, view.pods, view)
+        first = views[0]
+        yield _Listed(
+            first.name, _kind(state.workloads.made_for(first.workload), first.workload), now, first.queue, pods, views
+        )
 
 
 def _done(state: State, ended: Iterable[EndedPod]) -> Iterator[_Listed]:
@@ -189,22 +199,29 @@ def _done(state: State, ended: Iterable[EndedPod]) -> Iterator[_Listed]:
     gangs = {pod.gang for pod in state.workloads.pods.values() if pod.gang}
     # Parts that start one after another are jobs of their own, and have the id of the whole in front of their names.
     unfinished = gangs | {state.workloads.top(gang) for gang in gangs} | {gang.rpartition("/")[0] for gang in gangs}
+    objects = {f"{pod.namespace}/{pod.made_for}" for pod in state.workloads.pods.values() if pod.made_for}
     jobs: dict[str, list[EndedPod]] = {}
     for one in ended:
-        if one.workload not in unfinished:
-            jobs.setdefault(one.workload or LONE + one.pod.uid, []).append(one)
+        made_for = f"{one.pod.namespace}/{one.pod.made_for}" if one.pod.made_for else ""
+        if one.workload not in unfinished and made_for not in objects:
+            jobs.setdefault(made_for or one.workload or LONE + one.pod.uid, []).append(one)
     for pods in jobs.values():
         last = max(pods, key=lambda one: (one.ended_ms, not one.succeeded))
         queue = state.shares.pod_queues.of(last.pod)
         now = COMPLETED if last.succeeded else FAILED
-        yield _Listed(last.job, now, queue, [one.pod for one in pods], None, pods)
+        kind = _kind(last.pod.made_for, last.workload or LONE)
+        yield _Listed(last.job, kind, now, queue, [one.pod for one in pods], (), pods)
+
+
+def _kind(made_for: str, workload: str) -> str:
+    return made_for.partition("/")[0] or ("Pod" if workload.startswith(LONE) else "Gang")
 
 
 def _check(state: State, jobs: Sequence[_Listed], wanted: JobFilter) -> None:
     """Raise JobNotFound for what the filter names and does not exist."""
     for name in wanted.names:
-        if not any(_is_named(one, name) for one in jobs):
-            known = (known for one in jobs for known in _names(one))
+        if not any(_is_named(state, one, name) for one in jobs):
+            known = (known for one in jobs for known in _names(state, one))
             near = nearest(name, known if "/" in name else (one.partition("/")[2] for one in known))
             raise JobNotFound(f"there is no job {name}{near}")
     if wanted.queue and all(one.queue != wanted.queue for one in jobs):
@@ -222,7 +239,7 @@ def _admitted(state: State, one: _Listed, wanted: JobFilter) -> bool:
         and (not wanted.queue or one.queue == wanted.queue or inside(state, one.queue, wanted.queue))
         and (not wanted.node or any(fnmatchcase(pod.node, wanted.node) for pod in one.pods))
         and (not wanted.labels or any(_labelled(pod, wanted.labels) for pod in one.pods))
-        and (not wanted.names or any(_is_named(one, name) for name in wanted.names))
+        and (not wanted.names or any(_is_named(state, one, name) for name in wanted.names))
     )
 
 
@@ -231,17 +248,17 @@ def _labelled(pod: Pod, requirements: Iterable[Requirement]) -> bool:
     return all(holds(one, labels.get(one.key)) for one in requirements)
 
 
-def _is_named(one: _Listed, name: str) -> bool:
+def _is_named(state: State, one: _Listed, name: str) -> bool:
     """Whether this is a name of the job, or a pattern of one: NAME or NAMESPACE/NAME."""
-    return any(fnmatchcase(known, name) or fnmatchcase(known.partition("/")[2], name) for known in _names(one))
+    known = _names(state, one)
+    return any(fnmatchcase(one, name) or fnmatchcase(one.partition("/")[2], name) for one in known)
 
 
-def _names(one: _Listed) -> Iterator[str]:
-    """The NAMESPACE/NAME of the job, of its pods, and of the objects that these were made for."""
+def _names(state: State, one: _Listed) -> Iterator[str]:
+    """The NAMESPACE/NAME by which the job is found."""
     yield one.name
     for pod in one.pods:
-        yield pod.key
-        yield from (f"{pod.namespace}/{value}" for label, value in pod.labels if label in OWNER_LABELS)
+        yield from names_of(state, pod)
 
 
 def _looked_ahead(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, _Wait], bool]:
@@ -273,14 +290,16 @@ def _of_next_step(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, 
     return found, True
 
 
-def _row(state: State, one: _Listed, waits: Mapping[str, _Wait]) -> JobRow:
-    pods, view = one.pods, one.view
+def _row(state: State, one: _Listed, waits: Mapping[str, _Wait], order: Mapping[str, int]) -> JobRow:
+    """The row of a job; `order` are the places of waiting workloads."""
+    pods = one.pods
     wait, priority = _WAITS_FOR_NOTHING, pods[0].priority
-    if view is not None:
-        wait, priority = waits.get(view.workload, wait), state.precedence(view.workload)[0]
+    if one.views:
+        first = min(one.views, key=lambda view: order.get(view.workload, len(order)))
+        wait, priority = waits.get(first.workload, wait), state.precedence(first.workload)[0]
         start, end = (_begun(pods), _end(state, pods)) if one.state != WAITING else (wait.start, None)
         held = [dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in pods]
-        milli = view.gpus_milli + sum(held)
+        milli = sum(view.gpus_milli for view in one.views) + sum(held)
     else:
         start, end, milli = _ran(one.ended, first=True), _ran(one.ended, first=False), requested_milli(pods)
         failed = max((end for end in one.ended if not end.succeeded), key=lambda end: end.ended_ms, default=None)
@@ -293,7 +312,7 @@ def _row(state: State, one: _Listed, waits: Mapping[str, _Wait]) -> JobRow:
         sum(bool(pod.node) for pod in pods), tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
         wait.reason, wait.message, wait.when, priority, leases.pop() if len(leases) == 1 else "",
         _moment(min((pod.created_ms for pod in pods if pod.created_ms), default=0)), start, end,
-        dict(set.intersection(*(set(pod.labels) for pod in pods))),
+        dict(set.intersection(*(set(pod.labels) for pod in pods))), one.kind,
     )  # fmt: skip
 
 

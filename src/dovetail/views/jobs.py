@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs by name. A job is a workload: a gang, or a pod on its own.
+"""Jobs by name. What is decided as one is a workload: a gang, or a pod on its own.
 
-Rules: a job has the name NAMESPACE/NAME of its gang, or of its pod. The name of the object that the pods were made for
-finds all jobs of that object, by the labels in which controllers write it. A request for a lease is a job with its
-NAMESPACE/NAME while it waits; its placeholders are no pods that have a name.
+Rules
+- A job is called NAMESPACE/NAME after the object that its user made (see `kube.gangs.made_for`), else after its gang,
+  or its pod. Pods on their own of one object are workloads of one name.
+- A job is also found by the names of its pods, of its gangs, and of the objects between the pods and the user's object,
+  by the labels in which controllers write these.
+- A request for a lease is a job with its NAMESPACE/NAME while it waits; its placeholders are no pods that have a name.
 """
 
 from __future__ import annotations
@@ -87,24 +90,25 @@ def request_job(state: State, one: Negotiation) -> JobView:
 
 
 def name_of(state: State, workload: str) -> str:
-    """The NAMESPACE/NAME of a workload. It is also the end of the id of a gang whose object does not exist yet."""
-    if workload.startswith(LONE) or workload in state.workloads.gangs:
-        return state.workloads.name_of(workload)
-    namespace = state.workloads.members(workload)[0].namespace
+    """The NAMESPACE/NAME of a workload's job. It is also the end of the id of a gang whose object does not exist
+    yet."""
+    index = state.workloads
+    if workload.startswith(LONE) or workload in index.gangs or index.made_for(workload):
+        return index.name_of(workload)
+    namespace = index.members(workload)[0].namespace
     return f"{namespace}/{workload.partition(f'/{namespace}/')[2] or workload}"
 
 
-def owner_of(state: State, pod: Pod) -> tuple[str, str]:
-    """What the pod was made for, and its name: the gang, or the object of its controller, by the label in which that is
-    written; else the pod."""
+def job_id(state: State, workload: str) -> str:
+    """The same for all workloads of one object, and for no others: two objects of one name are two jobs."""
+    pod, found = state.workloads.first(workload), state.workloads.made_for(workload)
+    return f"{pod.namespace}/{found}" if found and pod is not None else workload
+
+
+def job_and_name(state: State, pod: Pod) -> tuple[str, str]:
+    """The id of the pod's job, and its name."""
     workload = state.workloads.workload_of(pod)
-    if not workload.startswith(LONE):
-        return workload, key_of(pod) if is_placeholder(pod) else name_of(state, workload)
-    if is_placeholder(pod):
-        return workload, key_of(pod)
-    labels = dict(pod.labels)
-    names = [labels[label] for label in OWNER_LABELS if label in labels]
-    return pod.owner or pod.uid, f"{pod.namespace}/{names[0]}" if names else pod.key
+    return job_id(state, workload), key_of(pod) if is_placeholder(pod) else name_of(state, workload)
 
 
 def waiting_jobs(state: State) -> list[JobView]:
@@ -127,17 +131,27 @@ def find_pod(state: State, key: str) -> Pod:
     raise JobNotFound(f"pod {key} does not exist or is finished{near}")
 
 
+def names_of(state: State, pod: Pod) -> Iterator[str]:
+    """The NAMESPACE/NAME by which the job of a pod is found, beside its own."""
+    yield pod.key
+    yield from (f"{pod.namespace}/{value}" for label, value in pod.labels if label in OWNER_LABELS)
+    gang = state.workloads.gangs.get(state.workloads.workload_of(pod)) if pod.gang else None
+    if gang is not None:
+        yield f"{gang.namespace}/{gang.name}"
+
+
 def find_jobs(state: State, key: str) -> list[JobView]:
-    """The jobs of the name "namespace/name": a pod, a gang, or all jobs of an object of this name. Waiting jobs come
-    first, the oldest first. Raises JobNotFound."""
+    """The workloads of the job "namespace/name". Those that wait come first, the oldest first. Raises JobNotFound."""
     workloads: dict[str, None] = {}
     names: dict[str, None] = {}
+    called: dict[str, str] = {}
     for pod in state.workloads.pods.values():
         if is_placeholder(pod):
             continue
         workload = state.workloads.workload_of(pod)
-        short_names = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
-        own = {f"{pod.namespace}/{one}" for one in short_names} | ({name_of(state, workload)} if pod.gang else set())
+        if workload not in called:
+            called[workload] = name_of(state, workload)
+        own = {called[workload], *names_of(state, pod)}
         names.update(dict.fromkeys(own))
         if key in own:
             workloads[workload] = None

@@ -20,7 +20,7 @@ from dovetail.core.queues.types import GPU, Stop
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
 from dovetail.views.forecast import forecast
-from dovetail.views.jobs import owner_of
+from dovetail.views.jobs import job_and_name
 from dovetail.views.queues import inside, queue_named
 
 ENDS, EVICTED, STAYS = "ends", "is evicted", "runs on"
@@ -64,7 +64,7 @@ def queue_drain_plan(state: State, name: str, stop: Stop, now_ms: int) -> QueueD
     by_owner: dict[str, list[Pod]] = {}
     names: dict[str, str] = {}
     for pod in running:
-        owner, title = owner_of(copy, pod)
+        owner, title = job_and_name(copy, pod)
         by_owner.setdefault(owner, []).append(pod)
         names.setdefault(owner, title)
     jobs = [_job(copy, names[owner], pods, found.ends, found.drained) for owner, pods in by_owner.items()]

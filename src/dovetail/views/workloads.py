@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.kube.gangs.made_for import TEMPLATE_HASH
 from dovetail.kube.gangs.owners import COMPLETION_INDEX
 from dovetail.kube.manifests.documents import Document
 from dovetail.views.jobs import OWNER_LABELS
@@ -139,8 +140,9 @@ def _jobset(name: str, spec: Mapping[str, Any]) -> Iterator[_Pod]:
 
 def _replicas(kind: str, owner: str = "") -> Callable[[str, Mapping[str, Any]], Iterator[_Pod]]:
     def make(name: str, spec: Mapping[str, Any]) -> Iterator[_Pod]:
+        labels = {TEMPLATE_HASH: owner.removeprefix("-")} if owner else {}
         for i in range(_number(spec, "replicas", 1)):
-            yield _Pod(f"{owner}-{i}", _template(spec), {}, "apps", kind, owner)
+            yield _Pod(f"{owner}-{i}", _template(spec), labels, "apps", kind, owner)
 
     return make
 

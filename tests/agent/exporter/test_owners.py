@@ -111,7 +111,8 @@ def test_a_pod_owns_a_device_exactly_if_it_is_listed_with_it(entries: list[tuple
 def _pod(name: str, phase: str = "Running", **annotations: str) -> Pod:
     meta = ObjectMeta(
         name=name, namespace="ns", uid=f"uid-{name}", annotations=annotations,
-        labels={"dovetail.dev/queue": "research"}, owner_references=(OwnerReference(name="train", controller=True),),
+        labels={"dovetail.dev/queue": "research"},
+        owner_references=(OwnerReference("batch/v1", "Job", "train", controller=True),),
     )  # fmt: skip
     return Pod(metadata=meta, status=PodStatus(phase=phase))
 

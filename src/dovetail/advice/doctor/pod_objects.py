@@ -8,12 +8,14 @@ name, as the projects' own charts and operators set them. Renamed ones are not r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC
 
 from msgspec import field
 
 from dovetail.advice.doctor.node_objects import DoctorCondition, is_gpu
 from dovetail.advice.doctor.records import PartRecord, PendingRecord, Pods, Running, Scheduler
 from dovetail.kube.objects.base import ObjectMeta, Quantities, Wire, epoch_ms
+from dovetail.kube.objects.containers import AnyContainerState
 
 _AGENT = "dovetail-agent"
 _HAMI = "hami-device-plugin"
@@ -55,32 +57,11 @@ class _PodSpec(Wire, frozen=True):
     containers: tuple[_Container, ...] = ()
 
 
-class _Waiting(Wire, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class _Started(Wire, frozen=True):
-    started_at: str = ""
-
-
-class _Ended(Wire, frozen=True):
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-class _State(Wire, frozen=True):
-    waiting: _Waiting | None = None
-    running: _Started | None = None
-    terminated: _Ended | None = None
-
-
 class _ContainerStatus(Wire, frozen=True):
     name: str = ""
     ready: bool = False
-    state: _State = _State()
-    last_state: _State = _State()
+    state: AnyContainerState = AnyContainerState()
+    last_state: AnyContainerState = AnyContainerState()
 
 
 class _PodStatus(Wire, frozen=True):
@@ -153,13 +134,19 @@ def _trouble(pod: DoctorPod) -> tuple[str, str]:
         ended = one.state.terminated
         if one.ready or (ended is not None and ended.exit_code == 0):
             continue
-        since = one.state.running.started_at if one.state.running is not None else ""
+        since = _since(one)
         return one.name, f"init container {one.name} " + (f"has run since {since}" if since else _status_of(one))
     for one in pod.status.container_statuses:
         if not one.ready:
-            since = one.state.running.started_at if one.state.running is not None else ""
+            since = _since(one)
             return one.name, f"container {one.name} " + (f"is not ready, started {since}" if since else _status_of(one))
     return ("", "") if pod.status.phase == "Running" else ("", f"phase {pod.status.phase}, no container was started")
+
+
+def _since(status: _ContainerStatus) -> str:
+    """Since when the container runs; "" if it does not."""
+    started = status.state.running.started_at if status.state.running is not None else None
+    return f"{started.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if started is not None else ""
 
 
 def _status_of(status: _ContainerStatus) -> str:

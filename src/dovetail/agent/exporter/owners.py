@@ -27,6 +27,7 @@ from dovetail.agent.exporter.reading import Owner, Owners
 from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices, PodResources
 from dovetail.agent.machine.host import Host
 from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.kube.gangs.made_for import object_of
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import options_of
 from dovetail.kube.translate.pod_status import is_finished
@@ -46,7 +47,8 @@ known."""
 
 class NodePod(Struct, frozen=True):
     """A pod of this node. `uids`: its uid, and that of its manifest for a static pod, under which its processes run.
-    `job` is its gang, else its controller, else the pod. `milli` and `memory_mib`: its need of each GPU, 0 for none."""
+    `job` is the object that its user made for it, else its gang, else the pod. `milli` and `memory_mib`: its need of
+    each GPU, 0 for none."""
 
     namespace: str
     name: str
@@ -66,8 +68,8 @@ def node_pod(pod: Pod) -> NodePod:
     """The record of a pod's object."""
     meta, options = pod.metadata, options_of(pod.metadata)
     group = pod.spec.scheduling_group
-    controller = next((one.name for one in meta.owner_references if one.controller), "")
-    job = options.gang or (group.pod_group_name if group is not None else "") or controller or meta.name
+    gang = (group.pod_group_name if group is not None else "") or options.gang
+    job = object_of(pod).rpartition("/")[2] or gang or meta.name
     static = meta.annotations.get("kubernetes.io/config.hash", "")
     uids = (meta.uid, static) if static else (meta.uid,)
     need = (options.gpu_milli, options.gpu_memory_mib)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.markup import escape
@@ -17,7 +19,7 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden
-from dovetail.kube.reading.lists import read_lists
+from dovetail.kube.reading.lists import ListReply, read_lists
 from dovetail.kube.reading.state import read_cluster
 from dovetail.views.why import refused_pods
 
@@ -57,7 +59,12 @@ async def look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ..
 
 async def read_facts(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> DoctorFacts:
     """The facts of a live cluster. Raises KubeError."""
-    return DoctorFacts(*facts_of(await read_lists(config, requests()), View(scheduler_name, now_ms()), fabric))
+    return facts_from(await read_lists(config, requests()), scheduler_name, fabric)
+
+
+def facts_from(replies: Sequence[ListReply], scheduler_name: str, fabric: tuple[str, ...]) -> DoctorFacts:
+    """The facts that these replies to `requests` have."""
+    return DoctorFacts(*facts_of(replies, View(scheduler_name, now_ms()), fabric))
 
 
 def answer_of(facts: DoctorFacts) -> DoctorAnswer:

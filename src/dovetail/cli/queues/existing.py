@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from dovetail.cli.output import count, gpus
+from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import GPU
 from dovetail.kube.queue_changes import QueueView
 from dovetail.views.amounts import listed
@@ -23,14 +24,12 @@ def named(queues: dict[str, QueueView], name: str) -> QueueView:
 
 
 def above(queues: dict[str, QueueView], name: str) -> str:
-    """The stopped queue above this one; "" for none."""
-    seen: set[str] = set()
-    while (parent := queues[name].queue.parent) in queues and parent not in seen:
-        if queues[parent].queue.stop:
-            return parent
-        seen.add(parent)
-        name = parent
-    return ""
+    """The queue above this one that stops it; "" for none."""
+    tree = Tree()
+    for one in queues.values():
+        tree.put(one.queue)
+    by = tree.stopped_by(queues[name].queue.parent)
+    return by.name if by is not None else ""
 
 
 def allocated(found: QueueView) -> str:

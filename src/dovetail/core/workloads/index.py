@@ -126,9 +126,20 @@ class WorkloadIndex:
         """The job of a pod: its gang's workload, else the controller that made it, else the pod itself."""
         return self.top(pod.gang) if pod.gang else pod.owner or pod.uid
 
+    def made_for(self, workload: str) -> str:
+        """The object that the user made for all known pods of a workload, as KIND/NAME; "" for none."""
+        if workload.startswith(LONE):
+            pod = self.pods.get(workload[len(LONE) :])
+            return pod.made_for if pod is not None else ""
+        objects = {one for members in self._below(workload) for one in members.objects}
+        return objects.pop() if len(objects) == 1 else ""
+
     def name_of(self, workload: str) -> str:
-        """The name of a workload for users: "namespace/name" of the pod, or of the gang."""
-        pod, gang = self.pods.get(workload.removeprefix(LONE)), self.gangs.get(workload)
+        """The name of a workload for users: "namespace/name" of the object that its pods were made for, else of the
+        gang, or the pod."""
+        pod, gang, found = self.first(workload), self.gangs.get(workload), self.made_for(workload)
+        if found and pod is not None:
+            return f"{pod.namespace}/{found.rpartition('/')[2]}"
         if workload.startswith(LONE):
             return pod.key if pod is not None else workload
         return f"{gang.namespace}/{gang.name}" if gang is not None else workload

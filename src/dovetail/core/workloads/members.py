@@ -17,13 +17,15 @@ _Place = tuple[int, int, str]
 
 class Members:
     """`pods` by uid, in the order in which they became known; `order` the order in which they are placed; `bound` the
-    number of bound pods, and `leaving` the number of those that are being deleted."""
+    number of bound pods, and `leaving` the number of those that are being deleted; `objects` how many were made for
+    each object."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.order: list[_Place] = []
         self.bound = 0
         self.leaving = 0
+        self.objects: dict[str, int] = {}
         self._kinds: dict[int, dict[str, None]] = {}
         self._created_ms: int | None = None
 
@@ -52,6 +54,10 @@ class Members:
         self._leave_kind(pod.uid, kind)
 
     def _count(self, pod: Pod, sign: int) -> None:
+        if left := self.objects.get(pod.made_for, 0) + sign:
+            self.objects[pod.made_for] = left
+        else:
+            del self.objects[pod.made_for]
         if pod.node:
             self.bound += sign
             self.leaving += sign if pod.deleting else 0

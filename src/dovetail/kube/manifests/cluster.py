@@ -134,7 +134,10 @@ def of_documents(
     whole: bool = True,
 ) -> Manifests:
     """The same from documents. Unless they are the `whole` cluster, they may name objects that are not among them."""
-    reading = _Reading(scheduler_name, whole, schedulers)
+    documents = list(documents)
+    # A cluster has the records that it has; in manifests people write what a record would have.
+    recorded = scheduler_name is not None and any(map(is_record, documents))
+    reading = _Reading(scheduler_name, whole, schedulers, believes=not recorded)
     for document in documents:
         reading.take(document)
     events = reading.events()
@@ -145,13 +148,15 @@ def of_documents(
 
 
 class _Reading:
-    def __init__(self, scheduler_name: str | None, whole: bool, schedulers: dict[str, str] | None) -> None:
+    def __init__(
+        self, scheduler_name: str | None, whole: bool, schedulers: dict[str, str] | None, *, believes: bool
+    ) -> None:
         self.problems: list[ManifestProblem] = []
         self.skipped: Counter[str] = Counter()
         self.record: SnapshotRecord | None = None
         self._whole = whole
         self._all_ours = scheduler_name is None
-        self.feed = Translator(scheduler_name or _OURS, believes=True)
+        self.feed = Translator(scheduler_name or _OURS, believes=believes)
         self.feed.schedulers = schedulers
         self.feed.leases.follows = False
         self._sources = tuple(sources(self.feed, Served(frozenset())))

@@ -46,8 +46,12 @@ class ListReply(Struct, frozen=True):
 async def read_lists(config: ClusterConfig, requests: Iterable[ListRequest]) -> tuple[ListReply, ...]:
     """The replies, in the order of the requests. Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
-        served = await discover(client)
-        return tuple([await list_permitted(client, served, one) for one in requests])
+        return await lists_of(client, await discover(client), requests)
+
+
+async def lists_of(client: Client, served: Served, requests: Iterable[ListRequest]) -> tuple[ListReply, ...]:
+    """The same, on a connection and with what is known to be served. Raises ApiError."""
+    return tuple([await list_permitted(client, served, one) for one in requests])
 
 
 async def list_permitted(client: Client, served: Served, request: ListRequest) -> ListReply:

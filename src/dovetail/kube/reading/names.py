@@ -17,8 +17,10 @@ from dovetail.kube.api.client import JSON, Attempts, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.resources import NAMESPACES, NODES, PODS, QUEUES, Resource
+from dovetail.kube.gangs.made_for import object_of
 from dovetail.kube.manifests.documents import ManifestError, read_documents
 from dovetail.kube.objects.base import ObjectMeta, Wire
+from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import PREFIX
 
 _METADATA = f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,{JSON}"
@@ -32,7 +34,7 @@ _GANG = f"{PREFIX}gang"
 
 
 class Named(Struct, frozen=True):
-    """An object. `jobs` are its controller and its gang, if it has any."""
+    """An object. `jobs` are the job that it was made for and its gang, if it has any."""
 
     name: str
     jobs: tuple[str, ...] = ()
@@ -89,6 +91,6 @@ def names_in(files: Sequence[str], plurals: Sequence[str], namespace: str) -> li
 
 
 def _named(found: ObjectMeta) -> Named:
-    jobs = [one.name for one in found.owner_references if one.controller]
+    job = object_of(Pod(metadata=found)).rpartition("/")[2]
     gang = found.annotations.get(_GANG)
-    return Named(found.name, (*jobs, *([gang] if gang else [])))
+    return Named(found.name, tuple(filter(None, (job, gang))))

@@ -17,18 +17,18 @@ from typing import Any
 
 import msgspec
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.discovery import discover
+from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
-from dovetail.kube.reading.lists import ListRequest, list_permitted
+from dovetail.kube.reading.lists import ListReply, ListRequest, list_permitted, lists_of
 from dovetail.kube.translate.pod_status import is_finished
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
@@ -38,20 +38,27 @@ Document = dict[str, Any]
 
 
 class Snapshot(Struct, frozen=True):
-    """`objects` as in manifests; `unread` names what is missing and why, a line each."""
+    """`objects` as in manifests; `unread` names what is missing and why, a line each. `lists` are the replies to the
+    further requests, none where one of them failed."""
 
     objects: tuple[Document, ...]
     unread: tuple[str, ...]
+    lists: tuple[ListReply, ...] = ()
 
 
-async def read_snapshot(config: ClusterConfig) -> Snapshot:
-    """Raises KubeError where the server cannot be reached at all."""
+async def read_snapshot(config: ClusterConfig, further: Iterable[ListRequest] = ()) -> Snapshot:
+    """Raises KubeError where the server cannot be reached at all. `further` are lists of which the objects are not in
+    the snapshot."""
     async with Client(config, user_agent="dovetail") as client:
-        return await _snapshot(client)
+        served = await discover(client)
+        found = await _snapshot(client, served)
+        try:
+            return replace(found, lists=await lists_of(client, served, further))
+        except KubeError as error:
+            return replace(found, unread=(*found.unread, f"facts: {error}"))
 
 
-async def _snapshot(client: Client) -> Snapshot:
-    served = await discover(client)
+async def _snapshot(client: Client, served: Served) -> Snapshot:
     objects: list[Document] = []
     # Views are answers, not objects: a cluster whose scheduler does not answer is whole without them.
     silent = [one for one in served.failed if one != f"{VIEWS_GROUP}/{VIEWS_VERSION}"]

@@ -42,8 +42,8 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     decision; `gang` the id of the gang ("" for none), `gang_min` its minimum of pods that start together, and
     `gang_priority` its priority (None: that of its pods). `gpu_milli` or `gpu_memory_mib` is the pod's share of each
     GPU (0: all of it). `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
-    the uid of the controller. `lease` is the name of the GPULease within which it is placed,
-    `fence` the fence of that."""
+    the uid of the controller, `made_for` the object that names the job, as in Pod. `lease` is the name of the GPULease
+    within which it is placed, `fence` the fence of that."""
 
     version: int = 0
     uid: str = ""
@@ -65,6 +65,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     movable: bool | None = None
     lease: str = ""
     fence: _Count = 0
+    made_for: str = ""
 
     @property
     def recorded(self) -> bool:
@@ -131,6 +132,7 @@ class BoundRecords:
             pod.owner.rpartition("/")[2], devices,
             request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
             work.checkpoint_interval_ms, work.startup_ms, work.movable, pod.lease.rpartition("/")[2], pod.fence,
+            pod.made_for,
         )  # fmt: skip
         kept = self._kept[pod.uid] = Kept(bound, text_of(bound), node)
         return kept

@@ -4,6 +4,7 @@
 Rules
 - The gang of a bound pod is that of its record. Of a pod without a record it is what its own metadata declare: the
   object that owns it is read only for pods that have not finished.
+- The job is called by the object that the pod was made for, else by its gang, else by the pod.
 - A pod failed for the reason of its status (`Evicted`, `DeadlineExceeded`), else for that of the first container that
   exited with an error (`OOMKilled`, `Error`).
 """
@@ -22,7 +23,7 @@ _ERROR = "Error"
 
 class EndedPod(Struct, frozen=True):
     """A finished pod. `workload` is the gang that it declares or was bound in, "" for none, and `job` the
-    NAMESPACE/NAME of that, or of the pod. `started_ms` is when it was bound, `ended_ms` the end of its last container
+    NAMESPACE/NAME of its job. `started_ms` is when it was bound, `ended_ms` the end of its last container
     (epoch ms, 0 unknown). `code` and `message` are why it failed, "" for a pod that succeeded."""
 
     pod: Pod
@@ -44,6 +45,8 @@ def ended_pod(obj: PodObject, known: KnownPod) -> EndedPod:
             # It was in a sub-gang.
             workload = member.id
         job = f"{pod.namespace}/{workload.partition(f'/{pod.namespace}/')[2] or workload}"
+    if pod.made_for:
+        job = f"{pod.namespace}/{pod.made_for.rpartition('/')[2]}"
     succeeded = obj.status.phase == "Succeeded"
     code, message = ("", "") if succeeded else _failure(obj)
     started_ms, ended_ms = pod_status.bound_ms(obj), pod_status.ended_ms(obj)

@@ -36,6 +36,7 @@ from dovetail.core.model import (
     Toleration,
 )
 from dovetail.kube.gangs.declared import Membership
+from dovetail.kube.gangs.made_for import made_for
 from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.pods import SIDECAR, NodeAffinity, PodSpec
@@ -141,7 +142,10 @@ def pod(
         owner = _owner(meta.namespace, bound.owner)
     else:
         owner = owner_of(meta) if meta.owner_references else ""
-    checkpoint_ms, work = 0, NO_WORK
+    checkpoint_ms, work, made = 0, NO_WORK, bound.made_for if bound is not None else ""
+    # The records of earlier releases name no object.
+    if not made and meta.owner_references and owner == owner_of(meta):
+        made = made_for(obj, own.owned if managed else owned_by(obj))
     if managed:
         checkpoint_ms = options.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
         owned = own.owned
@@ -181,6 +185,7 @@ def pod(
         f"{meta.namespace}/{options.lease}" if managed and options.lease else "",
         options.fence if managed else 0,
         held=options.hold is True and managed and not spec.node_name,
+        made_for=made,
     )
 
 
