@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a file.
+
+Rules
+- A reader that opens a file itself sees it as it was at that moment, in all its answers together. Open a new one to see
+  more. It holds back nothing of the writer, but the log beside the file grows meanwhile.
+- GPUs come in the order of their names.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.history.records import (
+    DAY_MS,
+    USE_BINS,
+    Gap,
+    GpuHold,
+    GpuSpan,
+    HoldKind,
+    Period,
+    PodRecord,
+    UseHour,
+)
+from dovetail.history.sqlite import uses
+from dovetail.history.sqlite.file import open_to_read, reported
+
+KINDS: tuple[HoldKind, ...] = get_args(HoldKind)
+"""Of holds, by their numbers in the file."""
+_SPANS = """
+SELECT name, node, gpu_index, gpus, model, health, start_ms, end_ms, instance_type, region, zone, spot
+FROM spans JOIN gpu_ids ON gpu_ids.id = spans.gpu
+"""
+_HOLDS = """
+SELECT uid, name, milli, kind, start_ms, end_ms, device, named
+FROM gpu_ids CROSS JOIN holds ON holds.gpu = gpu_ids.id JOIN pod_ids ON pod_ids.id = holds.pod
+"""
+_HOLDS_OF = """
+SELECT uid, name, milli, kind, start_ms, end_ms, device, named
+FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.id = holds.gpu
+"""
+_PODS = f"""
+SELECT uid, {", ".join(PodRecord.__struct_fields__[1:])} FROM pods JOIN pod_ids USING (id)
+"""
+_USE = """
+SELECT name, coalesce(uid, ''), {table}.start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail
+FROM {table} JOIN gpu_ids ON gpu_ids.id = {table}.gpu LEFT JOIN pod_ids ON pod_ids.id = {table}.pod
+WHERE {table}.start_ms >= ? AND {table}.start_ms < ?
+"""
+_USE_BY_POD = """
+SELECT coalesce(uid, ''), sum(measured_ms), sum(use), sum(idle_ms) FROM (
+  SELECT pod, measured_ms, use, idle_ms FROM pod_days WHERE start_ms >= ?1 AND start_ms < ?2
+  UNION ALL SELECT pod, measured_ms, use, idle_ms FROM hours WHERE start_ms >= ?3 AND start_ms < min(?1, ?4)
+  UNION ALL SELECT pod, measured_ms, use, idle_ms FROM hours WHERE start_ms >= max(?2, ?3) AND start_ms < ?4
+) LEFT JOIN pod_ids ON pod_ids.id = pod GROUP BY pod ORDER BY 1
+"""
+_TOUCHES = "start_ms < ? AND (end_ms = 0 OR end_ms > ?)"
+_AT_ONCE = 500
+"""Values in one question; SQLite has a bound for them."""
+
+
+class UseSum(Struct, frozen=True):
+    """How a pod used its GPUs in a period, all hours and GPUs added up (see `UseHour`)."""
+
+    pod_uid: str
+    measured_ms: int
+    use: int
+    idle_ms: int
+
+
+class SqliteReader:
+    """A `HistoryReader` of a file. `file` is a connection that is open already. Raises StoreError."""
+
+    def __init__(self, path: Path, file: sqlite3.Connection | None = None) -> None:
+        self.path = path
+        self._file = file or open_to_read(path)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _rows(self, question: str, values: Collection[object] = ()) -> Iterator[Any]:
+        with reported(self.path):
+            yield from self._file.execute(question, tuple(values))
+
+    def known(self) -> Period:
+        ((first_ms, until_ms),) = self._rows("SELECT first_ms, until_ms FROM store")
+        return Period(first_ms, max(first_ms, until_ms)) if first_ms is not None else Period(0, 0)
+
+    def spans(self, period: Period) -> Iterator[GpuSpan]:
+        return self._spans(_TOUCHES, period.end_ms, period.start_ms)
+
+    def _spans(self, where: str, *values: int) -> Iterator[GpuSpan]:
+        for *row, spot in self._rows(f"{_SPANS} WHERE {where} ORDER BY name, start_ms", values):
+            row.append(spot == 1)
+            yield GpuSpan(*row)
+
+    def holds(self, period: Period) -> Iterator[GpuHold]:
+        return self._holds(_TOUCHES, (period.end_ms, period.start_ms))
+
+    def holds_of(self, uids: Collection[str]) -> Iterator[GpuHold]:
+        """What these pods hold and held, by GPU, start, pod and device."""
+        found: list[GpuHold] = []
+        for some in _portions(uids):
+            found += self._holds(f"uid IN ({_marks(some)})", some, _HOLDS_OF)
+        return iter(sorted(found, key=lambda one: (one.gpu, one.start_ms, one.pod_uid, one.device)))
+
+    def _holds(self, where: str, values: Collection[object] = (), question: str = _HOLDS) -> Iterator[GpuHold]:
+        for uid, gpu, milli, kind, start_ms, end_ms, device, named in self._rows(
+            f"{question} WHERE {where} ORDER BY name, start_ms, uid, device", values
+        ):
+            yield GpuHold(uid, gpu, milli, KINDS[kind], start_ms, end_ms, device, named == 1)
+
+    def pods(self, period: Period) -> Iterator[PodRecord]:
+        """By the time when they were submitted."""
+        where = "submitted_ms < ? AND (ended_ms = 0 OR ended_ms > ?)"
+        return self._pods(f"{where} ORDER BY submitted_ms, uid", (period.end_ms, period.start_ms))
+
+    def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
+        for some in _portions(uids):
+            yield from self._pods(f"uid IN ({_marks(some)}) ORDER BY uid", some)
+
+    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
+        return self._pods("namespace = ? AND job = ? ORDER BY submitted_ms, uid", (namespace, name))
+
+    def _pods(self, where: str, values: Collection[object]) -> Iterator[PodRecord]:
+        for row in self._rows(f"{_PODS} WHERE {where}", values):
+            values_by_field = dict(zip(PodRecord.__struct_fields__, row, strict=True))
+            with reported(self.path):
+                labels = msgspec.json.decode(values_by_field["labels"], type=dict[str, str])
+            yield PodRecord(**values_by_field | {"labels": labels})
+
+    def use(self, period: Period) -> Iterator[UseHour]:
+        """By start, GPU and pod; days first."""
+        names = dict(self._rows("SELECT id, name FROM use_classes"))
+        for table in ("days", "hours"):
+            question = f"{_USE.format(table=table)} ORDER BY {table}.start_ms, name, 2"
+            for row in self._rows(question, (period.start_ms, period.end_ms)):
+                with reported(self.path):
+                    row = (*row[:-1], *uses.decoded(row[-1], names, USE_BINS))
+                yield UseHour(*row)
+
+    def use_by_pod(self, period: Period) -> Iterator[UseSum]:
+        """The use of each pod in the period, all together; by uid. Whole days come from sums that are kept; where hours
+        are not kept any more, days count only if all of them is in the period."""
+        first_ms, last_ms = -(-period.start_ms // DAY_MS) * DAY_MS, period.end_ms // DAY_MS * DAY_MS
+        for row in self._rows(_USE_BY_POD, (first_ms, max(first_ms, last_ms), period.start_ms, period.end_ms)):
+            yield UseSum(*row)
+
+    def gaps(self, period: Period) -> Iterator[Gap]:
+        question = "SELECT start_ms, end_ms, reason FROM gaps WHERE start_ms < ? AND end_ms > ? ORDER BY 1, 2"
+        for row in self._rows(question, (period.end_ms, period.start_ms)):
+            yield Gap(*row)
+
+
+def _portions(uids: Collection[str]) -> Iterator[list[str]]:
+    left = iter(sorted(set(uids)))
+    while some := list(islice(left, _AT_ONCE)):
+        yield some
+
+
+def _marks(values: Collection[str]) -> str:
+    return ", ".join("?" * len(values))

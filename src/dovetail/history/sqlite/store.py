@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer of a file.
+
+Rules
+- A batch is one transaction. After an error nothing of it is written, and the next batch may be.
+- One thread at a time calls it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import astuple
+
+from dovetail.history.records import DAY_MS, HistoryBatch, PodRecord, UseHour
+from dovetail.history.sqlite import uses
+from dovetail.history.sqlite.file import lock, open_to_write, reported
+from dovetail.history.sqlite.reader import KINDS, SqliteReader
+from dovetail.history.sqlite.retention import Retention, Sweep
+
+_LABELS = PodRecord.__struct_fields__.index("labels")
+_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+_ADD_DAY = """
+INSERT INTO pod_days VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+  measured_ms = measured_ms + excluded.measured_ms, use = use + excluded.use, idle_ms = idle_ms + excluded.idle_ms
+"""
+_REMEMBERED = 100_000
+"""Ids of pods that are known without a look into the file."""
+
+
+class _Ids:
+    """The ids of names in one table; unknown names get one."""
+
+    def __init__(self, store: SqliteStore, table: str, column: str) -> None:
+        self._store = store
+        self._find = f"SELECT id FROM {table} WHERE {column} = ?"
+        self._add = f"INSERT INTO {table} ({column}) VALUES (?)"
+        self._known: dict[str, int] = {}
+
+    def of(self, name: str) -> int:
+        known = self._known.get(name)
+        if known is None:
+            found = self._store.run(self._find, (name,)).fetchone()
+            known = found[0] if found else self._store.run(self._add, (name,)).lastrowid
+            assert known is not None
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[name] = known
+        return known
+
+    def forget(self) -> None:
+        """Ids may not be in the file after all."""
+        self._known.clear()
+
+
+class SqliteStore(SqliteReader):
+    """A `HistoryStore` in a file, which is made if it is not there. Raises StoreError.
+
+    `at_step` is called before each step of a batch; tests end the process there."""
+
+    def __init__(
+        self,
+        path: Path,
+        retention: Retention | None = None,
+        cache_mib: int = 16,
+        at_step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._lock = lock(path)
+        try:
+            super().__init__(path, open_to_write(path, cache_mib))
+        except BaseException:
+            self._lock.close()
+            raise
+        self.run = self._file.execute
+        self._at_step = at_step
+        self._gpu_ids = _Ids(self, "gpu_ids", "name")
+        self._pod_ids = _Ids(self, "pod_ids", "uid")
+        self._classes = _Ids(self, "use_classes", "name")
+        self._sweep = Sweep(self._file, retention or Retention())
+
+    def close(self) -> None:
+        with reported(self.path):
+            super().close()
+        self._lock.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with reported(self.path):
+            self._at_step("begin")
+            self.run("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._at_step("commit")
+                self.run("COMMIT")
+            except BaseException:
+                for ids in (self._gpu_ids, self._pod_ids, self._classes):
+                    ids.forget()
+                if self._file.in_transaction:
+                    self.run("ROLLBACK")
+                raise
+            self._at_step("committed")
+
+    def write(self, batch: HistoryBatch) -> None:
+        with self._transaction():
+            self._write_pods(batch.pods)
+            self._at_step("spans")
+            for span in batch.spans:
+                self.run(
+                    "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(self._gpu_ids.of(span.gpu), span.start_ms, span.end_ms, span.node, span.index, span.gpus),
+                        *(span.model, span.health, span.instance_type, span.region, span.zone, span.spot),
+                    ),
+                )
+            self._at_step("holds")
+            for hold in batch.holds:
+                key = self._gpu_ids.of(hold.gpu), hold.start_ms, self._pod(hold.pod_uid), hold.device
+                values = (*key, hold.end_ms, hold.milli, _NUMBERS[hold.kind], hold.named)
+                self.run("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            self._at_step("use")
+            self._add_use(batch.use)
+            self._at_step("gaps")
+            for gap in batch.gaps:
+                self.run("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", (gap.start_ms, gap.end_ms, gap.reason))
+            self.run(
+                "UPDATE store SET first_ms = min(coalesce(first_ms, ?1), ?1), until_ms = max(until_ms, ?2)",
+                (_first_ms(batch), batch.until_ms),
+            )
+
+    def _pod(self, uid: str) -> int:
+        return self._pod_ids.of(uid) if uid else 0
+
+    def _write_pods(self, records: Iterable[PodRecord]) -> None:
+        self._at_step("pods")
+        for record in records:
+            values = [self._pod(record.uid), *astuple(record)[1:]]
+            values[_LABELS] = msgspec.json.encode(record.labels).decode()
+            self.run(f"INSERT OR REPLACE INTO pods VALUES ({', '.join('?' * len(values))})", values)
+
+    def _add_use(self, hours: Iterable[UseHour]) -> None:
+        by_day: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for hour in hours:
+            key = hour.hour_ms, self._gpu_ids.of(hour.gpu), self._pod(hour.pod_uid)
+            classes = {self._classes.of(name): time_ms for name, time_ms in hour.classes.items()}
+            detail = uses.encoded(hour.histogram, classes)
+            amounts = hour.measured_ms, hour.use, hour.idle_ms
+            uses.put(self.run, "hours", key, (*amounts, hour.memory_peak_mib, detail))
+            sums = by_day[hour.hour_ms // DAY_MS * DAY_MS, key[2]]
+            for number, amount in enumerate(amounts):
+                sums[number] += amount
+        for (day_ms, pod), sums in by_day.items():
+            self.run(_ADD_DAY, (day_ms, pod, *sums))
+
+    def open_records(self) -> HistoryBatch:
+        ((until_ms,),) = self._rows("SELECT until_ms FROM store")
+        spans = list(self._spans("end_ms = 0"))
+        holds = list(self._holds("end_ms = 0"))
+        pods = list(self._pods("ended_ms = 0 ORDER BY submitted_ms, uid", ()))
+        return HistoryBatch(until_ms, spans, holds, pods)
+
+    def retain(self, now_ms: int) -> bool:
+        """Do one bounded part of what the retention has to do. Returns whether there is more."""
+        with self._transaction():
+            # Ids of pods may be dropped.
+            self._pod_ids.forget()
+            return self._sweep.step(now_ms)
+
+
+def _first_ms(batch: HistoryBatch) -> int:
+    starts = [one.start_ms for some in (batch.spans, batch.holds, batch.gaps) for one in some]
+    starts += [one.hour_ms for one in batch.use]
+    return min(starts, default=batch.until_ms)
