@@ -24,12 +24,12 @@ from dovetail.core.model import Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
-from dovetail.kube.gangs.owners import JOBSET_LABEL, LWS_LABEL, RAY_LABEL, TRAINING_LABEL
+from dovetail.kube.gangs.owners import JOB_LABEL, JOBSET_LABEL, LWS_LABEL, OLD_JOB_LABEL, RAY_LABEL, TRAINING_LABEL
 from dovetail.views.leased import is_placeholder, key_of
 
 OWNER_LABELS = (
-    "batch.kubernetes.io/job-name",
-    "job-name",
+    JOB_LABEL,
+    OLD_JOB_LABEL,
     JOBSET_LABEL,
     LWS_LABEL,
     TRAINING_LABEL,

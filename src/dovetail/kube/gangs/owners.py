@@ -47,6 +47,8 @@ D = TypeVar("D")
 
 # https://github.com/kubernetes/api: batch/v1/types.go. On pods as an annotation, since 1.28 as a label too.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+# The second one is older, and written as well.
+JOB_LABEL, OLD_JOB_LABEL = "batch.kubernetes.io/job-name", "job-name"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
