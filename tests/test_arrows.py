@@ -44,6 +44,7 @@ ROOMS = {
         "advice",
         "agentplanes",
         "core",
+        "history",
         "jobs",
         "kube",
         "scheduler",

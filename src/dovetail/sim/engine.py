@@ -11,6 +11,9 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
+
 from msgspec.structs import replace
 
 from dovetail.core.cycle import step
@@ -30,6 +33,12 @@ from dovetail.core.state import State
 from dovetail.sim.clock import Fate, VirtualClock
 from dovetail.sim.workload import Workload, gpu_milli
 
+PodEnd = Literal["Completed", "Failed", "Preempted", "Deleted"]
+"""How a pod ended: its job completed, its node failed, its job was evicted, or its job was dropped."""
+Observer = Callable[[State, int, Collection[str], Mapping[str, PodEnd]], None]
+"""Called after the decisions of each time: with the state, the time of the core, the pods that came, changed or went
+since the last call, and how those that went ended."""
+
 
 class Simulation(VirtualClock):
     @property
@@ -37,8 +46,13 @@ class Simulation(VirtualClock):
         """The current time on the clock of the core."""
         return self.now_ms + 1
 
-    def __init__(self, workload: Workload, policy: Policy, *, patient: bool = True) -> None:
+    def __init__(
+        self, workload: Workload, policy: Policy, *, patient: bool = True, observer: Observer | None = None
+    ) -> None:
         super().__init__(workload)
+        self._observer = observer
+        self._touched: dict[str, None] = {}
+        self._ends: dict[str, PodEnd] = {}
         # A refused job is dropped, so reservations and preemption have no use.
         self.state = State(policy if patient else replace(policy, reserve=False, preempt=False))
         self._patient = patient
@@ -64,8 +78,10 @@ class Simulation(VirtualClock):
 
     def discharge(self, fate: Fate) -> None:
         ended = fate.ended_ms is not None
+        end: PodEnd = "Completed" if ended else "Deleted" if fate.dropped else "Preempted" if fate.leaving else "Failed"
         for uid in self._uids.pop(fate.number):
             del self._owner[uid]
+            self._ends[uid] = end
             self._events.append(PodRemoved(uid, self.core_ms, succeeded=ended))
         if fate.job.gang is not None and (ended or fate.dropped):
             self._events.append(GangRemoved(fate.job.gang.id))
@@ -87,9 +103,15 @@ class Simulation(VirtualClock):
         while due or self._events or self.state.busy:
             due = False
             events, self._later, self._events = self._later + self._events, [], []
+            if self._observer is not None:
+                self._touched |= _pods_of(events)
             for decision in step(self.state, events, self.core_ms):
                 acted |= not isinstance(decision, Hold)
                 self._carry_out(decision)
+        if self._observer is not None:
+            self._touched |= _pods_of(self._later)
+            self._observer(self.state, self.core_ms, self._touched, self._ends)
+        self._touched, self._ends = {}, {}
         return acted
 
     def _carry_out(self, decision: Decision) -> None:
@@ -121,3 +143,9 @@ class Simulation(VirtualClock):
             for uid in self._uids[fate.number]:
                 self._events.append(PodChanged(replace(self.state.workloads.pods[uid], deleting=True)))
             self.evict(fate, max(pod.work.grace_ms for pod in fate.job.pods))
+
+
+def _pods_of(events: list[Event]) -> dict[str, None]:
+    """The pods that events are about."""
+    changed = [event.pod.uid for event in events if isinstance(event, PodChanged)]
+    return dict.fromkeys([*changed, *[event.uid for event in events if isinstance(event, PodRemoved)]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from dovetail.sim.traces.errors import TraceError
 
 if TYPE_CHECKING:
     from dovetail.cli.simulate.tasks import Task
+    from dovetail.sim.engine import Observer
     from dovetail.sim.report import SimulationRun
 
 SCORINGS = (
@@ -125,11 +128,17 @@ class _Weight(click.ParamType[Any]):
 )
 @click.option("--runtime", type=_Duration(), help="With --churn: mean run time. Default: 2h.")
 @click.option("--for", "for_time", type=_Duration(), help="With --churn: how long pods arrive. Default: 12h.")
+@click.option(
+    "--history",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the history of the run into this new file, for `dovetail history --store FILE`.",
+)
 @at_option("With MANIFEST: the time that it describes, such as 2026-01-31T12:00:00Z. Default: now.")
 @fabric_option
 @plot_option("Also draw the result.", "FILE.png")
 @output_option
-def command(paths: tuple[str, ...], plot: Path | None, output: str, **options: Any) -> None:
+def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, output: str, **options: Any) -> None:
     """Run a trace or manifests through the scheduler's core under a virtual clock.
 
     \b
@@ -153,7 +162,10 @@ def command(paths: tuple[str, ...], plot: Path | None, output: str, **options: A
         raise click.ClickException(str(error)) from error
     policies = tuple(dict.fromkeys(options["policy"])) or ("dovetail",)
     _check_policies(task, policies, options["line"])
-    runs = [_run(task, policy, options, console) for policy in policies]
+    if history is not None:
+        _check_history(history, task, policies)
+    with _written(history) as observer:
+        runs = [_run(task, policy, options, console, observer) for policy in policies]
     reports = [task.report(run) for run in runs]
     if output == "json":
         write_json(reports if len(reports) > 1 else reports[0])
@@ -210,6 +222,36 @@ def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> 
         raise click.UsageError(f"--line easy needs an order without preemption; {preempting[0]} preempts")
 
 
+def _check_history(history: Path, task: Task, policies: tuple[str, ...]) -> None:
+    if history.exists():
+        raise click.BadParameter(f"{str(history)!r} is there already: name a new file", param_hint="--history")
+    if task.snapshot:
+        raise click.UsageError("--history goes with a list of pods or jobs: manifests have no past")
+    if len(policies) > 1 or policies[0] in ORDERS:
+        raise click.UsageError(
+            f"--history is of one run of the scheduler's core: one --policy of {', '.join(SCORINGS)}"
+        )
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[Observer | None]:
+    """What writes the history of a run into the file, if there is one. Raises ClickException."""
+    if path is None:
+        yield None
+        return
+    from dovetail.history.simulated import SimulatedHistory
+    from dovetail.history.sqlite.store import SqliteStore
+    from dovetail.history.store import StoreError
+
+    try:
+        with closing(SqliteStore(path)) as store:
+            history = SimulatedHistory(store.write)
+            yield history
+            history.finish()
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> Task:
     from dovetail.cli.simulate.tasks import Churn, Habits, of_jobs, of_manifests, of_pods
     from dovetail.kube.manifests import cluster
@@ -242,7 +284,9 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
     return of_pods(options["nodes"], options["pods"], options["seed"], until, options["timed"], churn)
 
 
-def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> SimulationRun:
+def _run(
+    task: Task, policy: str, options: dict[str, Any], console: Console, observer: Observer | None
+) -> SimulationRun:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from dovetail.core.policy import Policy
@@ -262,7 +306,7 @@ def _run(task: Task, policy: str, options: dict[str, Any], console: Console) -> 
         if task.snapshot:
             simulation = Once(task.workload, core, options["at_ms"] or task.taken_ms or now_ms())
         else:
-            simulation = Simulation(task.workload, core, patient=task.patient)
+            simulation = Simulation(task.workload, core, patient=task.patient, observer=observer)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
