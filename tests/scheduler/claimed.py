@@ -15,11 +15,11 @@ from dovetail.core.events import BindFailed
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.translator import PodRef, Translator
 from dovetail.playground import Playground
 from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Informers
 from tests.scheduler.scripted import until
 
 DRIVER = "gpu.example.com"

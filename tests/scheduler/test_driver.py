@@ -19,6 +19,7 @@ from dovetail.core.state import State
 from dovetail.kube.api.discovery import Served
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.gangs.dialects import NATIVE
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
@@ -27,7 +28,6 @@ from dovetail.scheduler import binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
-from dovetail.scheduler.informers import Informers
 from tests.bound import bound
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import FORBIDDEN, TAKEN, Scripted, until

@@ -13,13 +13,13 @@ from dovetail.core.decisions import Cause
 from dovetail.kube.api.discovery import Served
 from dovetail.kube.api.errors import ApiError, StatusCause, StatusDetails, TooManyRequests
 from dovetail.kube.api.reflector import Change
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod, PodSpec
 from dovetail.kube.translate.translator import PodRef, Translator
 from dovetail.scheduler import evictor
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.evictor import Evictor, Victim
-from dovetail.scheduler.informers import Informers
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 

@@ -17,13 +17,13 @@ from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DEFAULT_QUEUE
 from dovetail.core.state import State
 from dovetail.kube.api.discovery import Served
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.leases import AgentControlPlane
 from dovetail.kube.objects.queues import Queue, QueueSpec
 from dovetail.kube.translate.queues import queue
 from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import queue_status
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.queue_status import QueueStatusWriter, StatusDue
 from tests.scheduler.scripted import FORBIDDEN, Scripted, until
 

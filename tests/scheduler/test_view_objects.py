@@ -15,13 +15,13 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
 from dovetail.kube.api.resources import CONTROL_PLANES
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.leases import AgentControlPlane, LeaseMeta
 from dovetail.kube.translate.reported import ReportedObjects
 from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.recording.stream import HEAD_BYTES, REPORTED
 from dovetail.scheduler import view_objects
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_objects import ViewObjects
 from tests.patience import PATIENCE_S

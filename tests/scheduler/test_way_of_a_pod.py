@@ -22,12 +22,12 @@ from dovetail.core.state import State
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
-from dovetail.scheduler.informers import Informers
 from tests.patience import PATIENCE_S
 
 MOST_FUNCTIONS, MOST_MODULES = 95, 30

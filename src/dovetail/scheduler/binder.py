@@ -28,13 +28,13 @@ from dovetail.core.events import BindFailed
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import MERGE_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.bind_serializer import BindSerializer
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.numa_guard import NumaGuards
 from dovetail.scheduler.reservations import DeviceReservations, NotReady
 

@@ -58,13 +58,13 @@ from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.translator import PodRef
 from dovetail.recording.calls import CoreCalls
 from dovetail.scheduler import metrics, nominations, wire
 from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events, SchedulerRun
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.lease_writer import LeaseWriter
 from dovetail.scheduler.messages import refusal_text
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner

@@ -9,10 +9,10 @@ from dovetail.core.bargaining.types import GpuLease
 from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
 from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from dovetail.kube.api.resources import GPU_LEASES, PODS, Resource
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import Wire
 from dovetail.kube.translate import lease_documents
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.ordered_writes import WriteRefused
 
 ENDED_GRACE_S = 30

@@ -33,12 +33,12 @@ from dovetail.core.model import Pod
 from dovetail.core.state import State
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import lease_documents
 from dovetail.kube.translate.leases import lease_id
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.lease_api import LeaseApi, key_of
 from dovetail.scheduler.ordered_writes import OrderedWrites, WriteRefused
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dovetail.core.model import Pod
 from dovetail.kube.api import resources as kinds
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.annotations import DECISION
 from dovetail.scheduler import wire
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.reporter import Reporter, StepReport
 
 KEY = "nomination/"

@@ -21,12 +21,12 @@ from dovetail.core.bargaining.types import Plane
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.state import State
 from dovetail.kube.api.resources import CONTROL_PLANES
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.lease_documents import Acknowledged, PlaneReport, acknowledged, plane_status
 from dovetail.kube.translate.lease_records import SILENT
 from dovetail.kube.translate.leases import lease_id
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.queue_status import StatusDue
 
 _HEARD_MS = 60_000

@@ -17,12 +17,12 @@ from dovetail.core.decisions import Drain, Evict, Release, Unnominate
 from dovetail.core.events import EvictionFailed
 from dovetail.core.model import Pod
 from dovetail.kube.api.client import Client
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events
 from dovetail.scheduler.evictor import Evictor, Victim
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.messages import eviction_text, refusal_text
 from dovetail.scheduler.nominations import Nominations
 

@@ -30,10 +30,10 @@ from dovetail.core.state import State
 from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Invalid, KubeError, NotFound
 from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.queues import queue_status
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Informers
 
 _LOOK_EVERY_S = 1.0
 _AT_LEAST_EVERY_MS = 60_000

@@ -32,11 +32,11 @@ from dovetail.core.dra.types import Allocation
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import MERGE_PATCH, STRATEGIC_PATCH, Attempts, Client
 from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
 from dovetail.scheduler import metrics, wire, wire_claims
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.wire_protobuf import CONTENT_TYPE, with_consumer, with_finalizer
 
 _TRIES = 5

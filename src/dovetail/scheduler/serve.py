@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover_when_up
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseLock
+from dovetail.kube.informers import InformerHandlers, Informers
 from dovetail.kube.namespaces import SYSTEM_NAMESPACE
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, budget_of
@@ -33,7 +35,6 @@ from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.plane_status import PlaneStatuses
 from dovetail.scheduler.queue_status import QueueStatusWriter
@@ -90,7 +91,8 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         served = await discover_when_up(client, metrics.log)
         if lacking := await protection.lacking(client):
             metrics.log.warning("others can change what is written down of pods that run: %s; %s", lacking, _MEND)
-        mirror = Informers(client, served, Translator(options.scheduler_name, _log_findings))
+        handlers = InformerHandlers(partial(metrics.count, metrics.DRIFT), metrics.OWNER_ERRORS.inc)
+        mirror = Informers(client, served, Translator(options.scheduler_name, _log_findings), handlers)
         lost = asyncio.Event()
 
         def started_leading() -> None:

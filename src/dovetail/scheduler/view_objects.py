@@ -15,10 +15,10 @@ from dovetail.kube.api.changes import Change
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.decoding import Reader
 from dovetail.kube.api.resources import PODS
+from dovetail.kube.informers import Informers
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.pod_status import FINISHED
 from dovetail.kube.translate.reported import WHOLE
-from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.view_feed import ViewFeed
 
 _PAGE = 250

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import Callable
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.core.events import Event
 from dovetail.kube.api import resources as kinds
@@ -31,7 +34,6 @@ from dovetail.kube.objects.queues import Queue
 from dovetail.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
 from dovetail.kube.translate.sources import Source, rank, read_owner, sources
 from dovetail.kube.translate.translator import Translator
-from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
 _OWNER_RETRY_MAX_S = 80.0
@@ -39,12 +41,31 @@ _APART_S = 0.015
 """The pause between two reads of a watch, so that a stream of pods is read and decided in small batches. At 200 pods a
 second a batch has three: each pod costs less, as its data is still in the CPU caches, and half of them wait for 12 ms.
 Longer pauses save nothing more."""
+_log = logging.getLogger(__name__)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class InformerHandlers(Struct, frozen=True):
+    """What the process counts: differences to the server that an audit found, by the resource, and owners that could
+    not be read."""
+
+    drifted: Callable[[str], None] = _nothing
+    owner_failed: Callable[[], None] = _nothing
+
+
+_NO_HANDLERS = InformerHandlers()
 
 
 class Informers:
     """`inbox` collects events in order; `changed` is set while it has any."""
 
-    def __init__(self, client: Client, served: Served, feed: Translator) -> None:
+    def __init__(
+        self, client: Client, served: Served, feed: Translator, handlers: InformerHandlers = _NO_HANDLERS
+    ) -> None:
+        self._handlers = handlers
         self.inbox: list[Event] = []
         self.changed = asyncio.Event()
         self.feed = feed
@@ -80,7 +101,7 @@ class Informers:
                 self._owners_wanted.set()
 
         def drifted(drift: Drift) -> None:
-            metrics.count(metrics.DRIFT, str(source.resource))
+            self._handlers.drifted(str(source.resource))
             log_drift(drift)
 
         return Reflector(
@@ -144,8 +165,8 @@ class Informers:
                     document = None
                     break
                 except KubeError as error:
-                    metrics.OWNER_ERRORS.inc()
-                    metrics.log.warning("pods of %s wait, as it cannot be read: %s; again in %g s", ref, error, wait_s)
+                    self._handlers.owner_failed()
+                    _log.warning("pods of %s wait, as it cannot be read: %s; again in %g s", ref, error, wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _OWNER_RETRY_MAX_S)
                 if ref not in self.feed.gangs.wanted_owners():

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRejected
+from dovetail.kube import informers as module
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
 from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.informers import Informers
 from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
-from dovetail.scheduler import informers as module
-from dovetail.scheduler.informers import Informers
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
