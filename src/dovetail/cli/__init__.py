@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "cancel": "Cancel jobs: delete the object of each, and so its pods.",
+    "collector": "Write the history of a cluster into a file, for `history`.",
     "completion": "Print the script by which a shell completes commands, options and names.",
     "defrag": "Plan which running pods to move so that a job or a shape fits; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
@@ -31,6 +32,7 @@ _COMMANDS = {
     "drain": "Empty nodes so that no job is cut: what is affected, and when they are empty; then do it.",
     "events": "Show the life of a job: what happened to it, when, and how long each step took.",
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
+    "history": "Show jobs of the past: submitted, waited, placed where, how often, ended, and how.",
     "hold": "Keep jobs that wait from starting, until `release`.",
     "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",

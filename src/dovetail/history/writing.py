@@ -25,7 +25,7 @@ class Collected:
 
     @property
     def size(self) -> int:
-        return sum(map(len, (self._spans, self._holds, self._pods, self._use, self._gaps)))
+        return len(self._spans) + len(self._holds) + len(self._pods) + len(self._use) + len(self._gaps)
 
     def add(self, batch: HistoryBatch) -> None:
         self.until_ms = max(self.until_ms, batch.until_ms)
@@ -36,8 +36,13 @@ class Collected:
         self._use += batch.use
         self._gaps += batch.gaps
 
-    def write(self, write: Callable[[HistoryBatch], None]) -> None:
-        """Write all of it, and begin anew. After an error it is still here."""
+    def write(self, write: Callable[[HistoryBatch], None]) -> dict[str, int]:
+        """Write all of it, and begin anew. Returns the numbers of records by kind. After an error it is still here."""
         pods = list(self._pods.values())
         write(HistoryBatch(self.until_ms, self._spans, self._holds, pods, self._use, self._gaps))
+        written = {
+            "span": len(self._spans), "hold": len(self._holds), "pod": len(pods), "use": len(self._use),
+            "gap": len(self._gaps),
+        }  # fmt: skip
         self._spans, self._holds, self._pods, self._use, self._gaps = [], [], {}, [], []
+        return written

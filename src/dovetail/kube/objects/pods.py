@@ -154,11 +154,17 @@ class PodCondition(Wire, frozen=True):
 class Terminated(Wire, frozen=True):
     exit_code: int = 0
     reason: str = ""
+    started_at: datetime | None = None
     finished_at: datetime | None = None
+
+
+class ContainerRunning(Wire, frozen=True):
+    started_at: datetime | None = None
 
 
 class ContainerState(Wire, frozen=True):
     terminated: Terminated | None = None
+    running: ContainerRunning | None = None
 
 
 class ContainerStatus(Wire, frozen=True):
@@ -166,6 +172,7 @@ class ContainerStatus(Wire, frozen=True):
 
     name: str = ""
     state: ContainerState | None = None
+    restart_count: int = 0
     allocated_resources: Quantities | None = None
     resources: ResourceRequirements | None = None
 

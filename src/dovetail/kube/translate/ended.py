@@ -48,12 +48,12 @@ def ended_pod(obj: PodObject, known: KnownPod) -> EndedPod:
     if pod.made_for:
         job = f"{pod.namespace}/{pod.made_for.rpartition('/')[2]}"
     succeeded = obj.status.phase == "Succeeded"
-    code, message = ("", "") if succeeded else _failure(obj)
+    code, message = ("", "") if succeeded else failure(obj)
     started_ms, ended_ms = pod_status.bound_ms(obj), pod_status.ended_ms(obj)
     return EndedPod(pod, workload, job, succeeded, started_ms, ended_ms, code, message)
 
 
-def _failure(obj: PodObject) -> tuple[str, str]:
+def failure(obj: PodObject) -> tuple[str, str]:
     """Why the pod failed: a code, and a sentence where more is known."""
     status = obj.status
     if status.reason:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail collector`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.log import log_options, start_log
+from dovetail.cli.scheduling import scheduler_name_option
+from dovetail.cli.service import address_option, first_of, serve
+from dovetail.cli.watchdog import watchdog_option
+from dovetail.kube.api.errors import KubeError
+
+_log = logging.getLogger("dovetail.collector")
+
+
+@click.command(name="collector")
+@kubeconfig_options
+@scheduler_name_option
+@click.option(
+    "--store",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file of the history; it is made if it is not there. One process writes it.",
+)
+@click.option(
+    "--keep-hours",
+    type=click.IntRange(1, 3660),
+    default=35,
+    show_default=True,
+    help="Days for which use is kept by hour.",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(1, 3660),
+    default=400,
+    show_default=True,
+    help="Days for which use is kept by day.",
+)
+@click.option(
+    "--keep-records",
+    type=click.IntRange(1, 3660),
+    default=400,
+    show_default=True,
+    help="Days for which GPUs, pods, and what they held are kept after their end.",
+)
+@click.option(
+    "--write-every",
+    "write_s",
+    type=click.FloatRange(0.1, 60),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two writes; a killed process loses at most what happened since the last.",
+)
+@address_option("--listen", "0.0.0.0:10355", 'HOST:PORT for health and metrics; "" for none.')
+@watchdog_option
+@log_options
+def command(
+    kubeconfig: str | None,
+    context: str | None,
+    scheduler_name: str,
+    store: Path,
+    keep_hours: int,
+    keep_days: int,
+    keep_records: int,
+    write_s: float,
+    listen: str,
+    watchdog_s: float,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Write the history of a cluster into a file: GPUs, what pods held of them, and how jobs went.
+
+    Follows the cluster as the scheduler does, decides nothing, and needs only rights to read. Runs until it gets SIGTERM
+    or SIGINT. `dovetail history --store FILE` reads the file, also meanwhile.
+    """
+    from dovetail.history.collector.run import CollectorOptions, run
+    from dovetail.history.sqlite.retention import Retention
+    from dovetail.history.store import StoreError
+
+    if keep_days < keep_hours:
+        raise click.UsageError("--keep-days must be at least --keep-hours: days are made of hours that are dropped")
+    start_log(log_level, log_format)
+    retention = Retention(keep_hours, keep_days, keep_records)
+    options = CollectorOptions(store, retention, scheduler_name, listen, write_s)
+    config = config_of(kubeconfig, context)
+    try:
+        serve(run(config, options), _log, watchdog_s=watchdog_s)
+    except* StoreError as errors:
+        raise click.ClickException(str(first_of(errors))) from None
+    except* (KubeError, OSError) as errors:
+        raise click.ClickException(f"{config.server}: {first_of(errors)}") from None

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/healthz, /readyz and /metrics of the collector.
+
+It is live while it makes passes, and before the first one. It is ready once the first lists are complete, and while
+batches are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from dovetail.history.collector.collector import Collector
+from dovetail.kube.api.reflector import Reflector
+from dovetail.kube.probe_server import Answer
+
+PATHS = ("/healthz", "/readyz", "/metrics")
+
+
+class CollectorEndpoints:
+    """Before `follow`, /readyz answers that the process waits for `awaited`."""
+
+    def __init__(self, awaited: str) -> None:
+        self._awaited = awaited
+        self._collector: Collector | None = None
+        self._reflectors: tuple[Reflector[Any], ...] = ()
+
+    def follow(self, collector: Collector, reflectors: Iterable[Reflector[Any]]) -> None:
+        """Answer for these from now on."""
+        self._collector, self._reflectors = collector, tuple(reflectors)
+
+    def answers(self) -> Mapping[str, Answer]:
+        """The handler of each path."""
+        return dict(zip(PATHS, (self._healthz, self._readyz, self._metrics), strict=True))
+
+    async def _healthz(self, _: web.BaseRequest) -> web.Response:
+        stuck_s = self._collector.stuck_s if self._collector is not None else 0.0
+        text = f"no pass for {stuck_s:.0f} s" if stuck_s else "ok"
+        return web.Response(status=503 if stuck_s else 200, text=f"{text}\n")
+
+    async def _readyz(self, _: web.BaseRequest) -> web.Response:
+        why = self._unready()
+        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+
+    def _unready(self) -> str:
+        if self._collector is None:
+            return f"waiting for {self._awaited}"
+        waiting = [str(one.resource) for one in self._reflectors if not one.synced.is_set()]
+        return f"waiting for the first list of {', '.join(waiting)}" if waiting else self._collector.failure
+
+    async def _metrics(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Prometheus metrics of the collector. docs/reference/history.md lists all of them."""
+
+from __future__ import annotations
+
+import logging
+
+from prometheus_client import Counter, Gauge
+
+log = logging.getLogger("dovetail.collector")
+
+WRITTEN = Counter("dovetail_history_records_total", "Records that were written, by kind", ["kind"])
+WRITES = Counter("dovetail_history_writes_total", "Batches that were written, or failed", ["result"])
+UNWRITTEN = Gauge("dovetail_history_unwritten_records", "Records that wait to be written")
+UNTIL = Gauge("dovetail_history_known_until_seconds", "The time up to which all is written, as epoch seconds")
+GAPS = Counter("dovetail_history_gaps_total", "Gaps that were recorded: restarts, standstills, clocks that went back")
+DRIFT = Counter("dovetail_history_watch_drift_total", "Audits that found a difference to the server", ["resource"])
+OWNER_ERRORS = Counter("dovetail_history_owner_errors_total", "Owners of pods that could not be read")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assembles the collector, and runs it until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+from msgspec import Struct
+
+from dovetail import __runs__, __version__
+from dovetail.history.collector import metrics
+from dovetail.history.collector.collector import Collector, Seeing
+from dovetail.history.collector.endpoints import CollectorEndpoints
+from dovetail.history.sqlite.retention import Retention
+from dovetail.history.sqlite.store import SqliteStore
+from dovetail.kube import probe_server
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import discover_when_up
+from dovetail.kube.informers import InformerHandlers, Informers
+from dovetail.kube.translate.translator import Translator
+
+
+class CollectorOptions(Struct, frozen=True):
+    """The options of `dovetail collector`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
+    `write_s`: what changed is written so often, in seconds."""
+
+    store: Path
+    retention: Retention = Retention()
+    scheduler_name: str = "dovetail"
+    listen: str = "0.0.0.0:10355"
+    write_s: float = 5.0
+
+
+async def run(config: ClusterConfig, options: CollectorOptions) -> None:
+    """Collect until cancelled. Raises StoreError, ApiError when the API server refuses the first contact, OSError when
+    the endpoint's port is taken."""
+    gc.set_threshold(20_000)
+    with closing(await asyncio.to_thread(SqliteStore, options.store, options.retention)) as store:
+        async with (
+            Client(config, user_agent="dovetail-collector") as client,
+            _listening(options, client) as endpoints,
+        ):
+            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+            served = await discover_when_up(client, metrics.log)
+            seeing = Seeing()
+            handlers = InformerHandlers(
+                lambda resource: metrics.DRIFT.labels(resource).inc(),
+                metrics.OWNER_ERRORS.inc,
+                {kinds.PODS: seeing.pods, kinds.GPU_NODES: seeing.gpu_nodes},
+            )
+            informers = Informers(client, served, Translator(options.scheduler_name), handlers)
+            collector = Collector(informers, seeing, store, options.write_s)
+            if endpoints is not None:
+                endpoints.follow(collector, informers.reflectors)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(informers.run())
+                    await informers.synced()
+                    metrics.log.info("in step with the cluster, writing %s", options.store)
+                    tasks.create_task(collector.run())
+            finally:
+                await collector.finish()
+
+
+@asynccontextmanager
+async def _listening(options: CollectorOptions, client: Client) -> AsyncIterator[CollectorEndpoints | None]:
+    """Serve health and metrics until the end of the block, if enabled. Raises OSError."""
+    if not options.listen:
+        yield None
+        return
+    endpoints = CollectorEndpoints(f"the API server at {client.config.server}")
+    async with probe_server.opened(options.listen, endpoints.answers()):
+        yield endpoints

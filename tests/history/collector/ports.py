@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A port that nothing listens on."""
+
+import socket
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collector beside a scheduler, on the playground and on the real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from dovetail.history.collector.run import CollectorOptions, run
+from dovetail.history.records import Gap, Period, PodRecord
+from dovetail.history.sqlite.reader import SqliteReader
+from dovetail.history.store import StoreError
+from dovetail.history.timeline import NOT_RUN
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.playground import EXIT_CODE, RUN_SECONDS, Playground
+from dovetail.scheduler.serve import SchedulerOptions
+from dovetail.scheduler.serve import run as schedule
+from tests.history.collector.ports import free_port
+from tests.paths import ROOT
+from tests.patience import PATIENCE_S
+
+ALWAYS = Period(0, 2**50)
+AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", **labels}
+    status = {"capacity": AMOUNTS, "allocatable": AMOUNTS}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def gpu_node(name: str) -> dict[str, Any]:
+    gpus = [{"index": i, "uuid": f"GPU-{name}-{i}", "product": "NVIDIA H100 80GB HBM3"} for i in range(8)]
+    gpus[7]["healthy"] = False
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name},
+        "status": {"gpus": gpus},
+    }  # fmt: skip
+
+
+def pod(name: str, gpus: int, annotations: dict[str, str] | None = None, **labels: str) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": labels, "annotations": annotations or {}},
+        "spec": {
+            "schedulerName": "dovetail",
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "train", "resources": {"limits": limits}}],
+        },
+    }
+
+
+@asynccontextmanager
+async def running(work: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := true()):
+            await asyncio.sleep(0.05)
+    return found
+
+
+def pods_of(path: Path) -> dict[str, PodRecord]:
+    """The records of a file by the names of the pods; none while there is no file."""
+    try:
+        with closing(SqliteReader(path)) as reader:
+            return {one.name: one for one in reader.pods(ALWAYS)}
+    except StoreError:
+        return {}
+
+
+@pytest.fixture
+async def playground() -> AsyncIterator[Playground]:
+    playground = Playground()
+    await playground.start()
+    yield playground
+    await playground.stop()
+
+
+def collector(url: str, path: Path, listen: str = "") -> Any:
+    return run(ClusterConfig(url), CollectorOptions(path, listen=listen, write_s=0.1))
+
+
+def scheduler(url: str) -> Any:
+    return schedule(ClusterConfig(url), SchedulerOptions(leader_elect=False, listen=""))
+
+
+@pytest.mark.slow
+async def test_what_pods_hold_and_how_they_end_is_written(playground: Playground, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    playground.put(yaml.safe_load((ROOT / "deploy/crds/gpunode.yaml").read_text()))
+    playground.put(gpu_node("gpu-1"))
+    playground.put(node("gpu-1", **{"node.kubernetes.io/instance-type": "p5.48xlarge"}))
+    async with running(scheduler(playground.url)), running(collector(playground.url, path)):
+        playground.put(pod("long", 2, team="a", **{"job-name": "train"}))
+        playground.put(pod("short", 1, {RUN_SECONDS: "0.2"}))
+        playground.put(pod("broken", 1, {RUN_SECONDS: "0.2", EXIT_CODE: "3"}))
+        playground.put(pod("waits", 8))
+
+        def ended() -> bool:
+            found = pods_of(path)
+            return all(name in found and found[name].outcome for name in ("short", "broken")) and "waits" in found
+
+        await until(ended)
+        await until(lambda: pods_of(path)["long"].started_ms)
+        playground.delete("pods", "default", "long")
+        await until(lambda: pods_of(path)["long"].outcome)
+    found = pods_of(path)
+    assert (found["short"].outcome, found["short"].code) == ("Completed", "")
+    assert (found["broken"].outcome, found["broken"].code) == ("Failed", "Error")
+    assert found["broken"].message == "container main exited with 3"
+    assert (found["long"].outcome, found["long"].job, found["long"].kind) == ("Deleted", "train", "Job")
+    assert found["long"].labels["team"] == "a"
+    assert (found["long"].gpus, found["long"].gpu_milli, found["long"].node) == ("2 GPUs", 2000, "gpu-1")
+    assert found["waits"].node == ""
+    assert (found["waits"].gpu_milli, found["waits"].ended_ms) == (8000, 0)
+    for name in ("short", "broken", "long"):
+        one = found[name]
+        assert 0 < one.submitted_ms <= one.bound_ms <= one.started_ms <= one.ended_ms
+    with closing(SqliteReader(path)) as reader:
+        spans, holds = list(reader.spans(ALWAYS)), list(reader.holds(ALWAYS))
+        known = reader.known()
+    assert {(one.gpu, one.model, one.instance_type) for one in spans} == {
+        (f"GPU-gpu-1-{i}", "NVIDIA-H100-80GB-HBM3", "p5.48xlarge") for i in range(8)
+    }
+    assert {one.index for one in spans if one.health == "unhealthy"} == {7}
+    by_pod = {name: [one for one in holds if one.pod_uid == record.uid] for name, record in found.items()}
+    assert {name: len(some) for name, some in by_pod.items()} == {"long": 2, "short": 1, "broken": 1, "waits": 0}
+    assert all(one.end_ms and one.end_ms <= known.end_ms for one in holds)
+
+
+@pytest.mark.slow
+async def test_a_restart_leaves_a_gap_and_no_break(playground: Playground, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    playground.put(node("gpu-1"))
+    async with running(scheduler(playground.url)):
+        playground.put(pod("stays", 1))
+        playground.put(pod("goes", 1))
+        async with running(collector(playground.url, path)):
+            await until(lambda: all(one.node for one in pods_of(path).values()) and len(pods_of(path)) == 2)
+        with closing(SqliteReader(path)) as reader:
+            last_ms = reader.known().end_ms
+        playground.delete("pods", "default", "goes")
+        async with running(collector(playground.url, path)):
+            await until(lambda: pods_of(path)["goes"].outcome)
+    with closing(SqliteReader(path)) as reader:
+        (gap,) = reader.gaps(ALWAYS)
+        holds = {one.pod_uid: one for one in reader.holds(ALWAYS)}
+        spans = list(reader.spans(ALWAYS))
+    found = pods_of(path)
+    assert gap == Gap(last_ms, gap.end_ms, NOT_RUN)
+    assert (found["goes"].outcome, found["goes"].ended_ms) == ("Lost", last_ms)
+    assert holds[found["goes"].uid].end_ms == last_ms
+    assert holds[found["stays"].uid].end_ms == 0
+    assert len(holds) == 2
+    assert len(spans) == 8
+
+
+async def test_it_answers_probes_and_counts(playground: Playground, tmp_path: Path) -> None:
+    playground.put(node("gpu-1"))
+    port = free_port()
+    async with (
+        running(collector(playground.url, tmp_path / "history.db", f"127.0.0.1:{port}")),
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
+    ):
+
+        async def answer(path: str) -> tuple[int, str]:
+            async with client.get(path) as reply:
+                return reply.status, await reply.text()
+
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    text = (await answer("/metrics"))[1]
+                    if 'dovetail_history_records_total{kind="span"} ' in text and (await answer("/readyz"))[0] == 200:
+                        break
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+        assert await answer("/healthz") == (200, "ok\n")
