@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import click
 import pytest
@@ -25,8 +25,12 @@ from dovetail.agent.publish.publisher import NodeFacts
 from dovetail.agentplanes import metrics as plane_metrics
 from dovetail.agentplanes import probes
 from dovetail.cli import cli
+from dovetail.cli.history import HistoryJob, HistoryPod
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
+from dovetail.history.collector import endpoints as collector_endpoints
+from dovetail.history.collector import metrics as collector_metrics
+from dovetail.history.records import Outcome
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.objects.views import VIEWS
@@ -104,6 +108,16 @@ def test_fields_of_the_json_answer() -> None:
         assert listed == [one.encode_name for one in fields(kind)]
 
 
+def test_the_history() -> None:
+    for heading, kind in (("field", HistoryJob), ("field of `steps`", HistoryPod)):
+        listed = [name for row in reference("cli", heading, "dovetail history") for name in row.code[0]]
+        assert sorted(listed) == sorted(one.encode_name for one in fields(kind))
+    assert ["", *first(reference("history", "outcome"))] == list(get_args(Outcome))
+    assert first(reference("history", "path")) == list(collector_endpoints.PATHS)
+    kept = {option for row in reference("history", "kept") for option in row.code[2]}
+    assert kept == {option for one in command("collector").params for option in one.opts if "keep" in option}
+
+
 def test_fields_of_the_simulator_s_answers() -> None:
     common = [field.name for field in fields(report.SimulationReport)]
     assert first(reference("simulation", "field")[: len(common)]) == common
@@ -158,6 +172,7 @@ def test_reasons() -> None:
         (metrics, "The scheduler's"),
         (operator_metrics, "The operator's"),
         (plane_metrics, "Of agents' endpoints"),
+        (collector_metrics, ""),
     ],
 )
 def test_metrics(module: ModuleType, section: str) -> None:
@@ -168,7 +183,7 @@ def test_metrics(module: ModuleType, section: str) -> None:
         for family in metric.describe()
         if not family.name.endswith("_created")
     }
-    rows = reference("metrics", "metric", section)
+    rows = reference("metrics" if section else "history", "metric", section)
     assert {row.code[0][0]: (row.cells[1], sorted(row.code[2])) for row in rows} == known
 
 

@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """Write the history of a cluster into a file: GPUs, what pods held of them, and how jobs went.
 
-    Follows the cluster as the scheduler does, decides nothing, and needs only rights to read. Runs until it gets SIGTERM
-    or SIGINT. `dovetail history --store FILE` reads the file, also meanwhile.
+    Follows the cluster as the scheduler does, decides nothing, and needs only rights to read. Runs until it gets
+    SIGTERM or SIGINT. `dovetail history --store FILE` reads the file, also meanwhile.
     """
     from dovetail.history.collector.run import CollectorOptions, run
     from dovetail.history.sqlite.retention import Retention

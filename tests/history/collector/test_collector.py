@@ -18,13 +18,14 @@ from dovetail.history.records import Gap, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import StoreError
 from dovetail.history.timeline import NOT_RUN
-from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.config import ClusterConfig, load_config
 from dovetail.playground import EXIT_CODE, RUN_SECONDS, Playground
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as schedule
 from tests.history.collector.ports import free_port
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
+from tools.controlplane.plane import Plane
 
 ALWAYS = Period(0, 2**50)
 AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
@@ -71,7 +72,7 @@ async def running(work: Any) -> AsyncIterator[None]:
 
 async def until(true: Callable[[], Any]) -> Any:
     async with asyncio.timeout(PATIENCE_S):
-        while not (found := true()):
+        while not (found := true()):  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.05)
     return found
 
@@ -194,3 +195,31 @@ async def test_it_answers_probes_and_counts(playground: Playground, tmp_path: Pa
                     pass
                 await asyncio.sleep(0.05)
         assert await answer("/healthz") == (200, "ok\n")
+
+
+@pytest.mark.plane
+async def test_on_the_real_api_server_it_needs_only_its_role(plane: Plane, tmp_path: Path) -> None:
+    plane.kubectl("apply", "-k", "deploy/crds")
+    plane.kubectl("apply", "-f", "deploy/namespace.yaml", "-f", "deploy/functions/history/rbac.yaml")
+    config = load_config(str(plane.service_account_kubeconfig("dovetail-system", "dovetail-collector")))
+    name, path = "history-node", tmp_path / "history.db"
+    plane.request("POST", "/api/v1/nodes", node(name))
+    document = pod("history-pod", 2, **{"job-name": "train"})
+    document["spec"]["nodeName"] = name
+    pods = "/api/v1/namespaces/default/pods"
+    plane.request("POST", pods, document)
+    try:
+        async with running(run(config, CollectorOptions(path, listen="", write_s=0.1))):
+            await until(lambda: "history-pod" in pods_of(path))
+            plane.request("DELETE", f"{pods}/history-pod", {"gracePeriodSeconds": 0})
+            await until(lambda: pods_of(path)["history-pod"].outcome)
+    finally:
+        plane.request("DELETE", f"/api/v1/nodes/{name}")
+    record = pods_of(path)["history-pod"]
+    assert (record.outcome, record.job, record.kind, record.gpu_milli) == ("Deleted", "train", "Job", 2000)
+    with closing(SqliteReader(path)) as reader:
+        holds = [one for one in reader.holds(ALWAYS) if one.pod_uid == record.uid]
+        spans = [one for one in reader.spans(ALWAYS) if one.node == name]
+    assert [(one.gpu, one.named) for one in holds] == [(f"{name}/0", False), (f"{name}/1", False)]
+    assert all(record.bound_ms <= one.start_ms < one.end_ms for one in holds)
+    assert len(spans) == 8

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail history`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from dovetail.cli.console import Console
+from dovetail.cli.listing import (
+    ListColumn,
+    ListColumns,
+    ListForm,
+    Shown,
+    list_options,
+    selector_option,
+    time_of,
+    write_answer,
+    write_rows,
+)
+from dovetail.cli.output import gpus, span
+from dovetail.history.jobs import OUTCOMES, JobOutcome, PastJob, PastPod, past_jobs
+from dovetail.history.records import DAY_MS, Period
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dovetail.core.model import Requirement
+    from dovetail.history.records import PodRecord
+
+_STYLES = {"Running": "green", "Waiting": "yellow", "Completed": "dim", "Failed": "red", "Lost": "red"}
+_NODES_SHOWN = 3
+_DEFAULT_MS = 7 * DAY_MS
+
+
+class HistoryPod(Struct, frozen=True):
+    """A pod of a job in the answer (see `PastPod`)."""
+
+    pod: str
+    uid: str
+    outcome: JobOutcome
+    gpus: str
+    node: str
+    submitted: datetime | None
+    waited_ms: int
+    startup_ms: int | None
+    ran_ms: int | None
+    ended: datetime | None
+    restarts: int
+    code: str
+    message: str
+
+
+class HistoryJob(Struct, frozen=True):
+    """A job in the answer (see `PastJob`)."""
+
+    job: str
+    made_by: str
+    user: str
+    queue: str
+    scheduler: str
+    lease: str
+    priority: int
+    outcome: JobOutcome
+    gpus_milli: int
+    gpu_hours: float
+    nodes: tuple[str, ...]
+    submitted: datetime | None
+    waited_ms: int
+    bound: datetime | None
+    ran_ms: int | None
+    ended: datetime | None
+    pods: int
+    preempted: int
+    lost: int
+    restarts: int
+    code: str
+    message: str
+    steps: tuple[HistoryPod, ...] = ()
+
+
+def job_row(job: PastJob) -> HistoryJob:
+    return HistoryJob(
+        job.job, job.kind, job.user, job.queue, job.scheduler, job.lease, job.priority, job.outcome, job.gpus_milli,
+        round(job.gpu_ms / 3_600_000_000, 3), job.nodes, time_of(job.submitted_ms), job.waited_ms,
+        time_of(job.bound_ms), job.ran_ms, time_of(job.ended_ms), job.pods, job.preempted, job.lost, job.restarts,
+        job.code, job.message, tuple(map(_pod_row, job.steps)),
+    )  # fmt: skip
+
+
+def _pod_row(pod: PastPod) -> HistoryPod:
+    return HistoryPod(
+        pod.pod, pod.uid, pod.outcome, pod.gpus, pod.node, time_of(pod.submitted_ms), pod.waited_ms, pod.startup_ms,
+        pod.ran_ms, time_of(pod.ended_ms), pod.restarts, pod.code, pod.message,
+    )  # fmt: skip
+
+
+def _nodes(row: HistoryJob, shown: Shown) -> str:
+    if shown.whole or len(row.nodes) <= _NODES_SHOWN:
+        return ",".join(row.nodes)
+    return f"{','.join(row.nodes[:_NODES_SHOWN])} and {len(row.nodes) - _NODES_SHOWN} more"
+
+
+def _ago(at: datetime | None, shown: Shown) -> str:
+    return f"{span(max(0, shown.now_ms - round(at.timestamp() * 1000)))} ago" if at is not None else ""
+
+
+def seconds(ms: int | None) -> float | None:
+    return ms / 1000 if ms is not None else None
+
+
+def lasted(ms: int | None) -> str:
+    """How long a step took, "" for one that has not begun."""
+    return span(ms) if ms is not None else ""
+
+
+COLUMNS: ListColumns[HistoryJob] = ListColumns(
+    (
+        ListColumn("job", lambda row: row.job),
+        ListColumn("user", lambda row: row.user),
+        ListColumn("queue", lambda row: row.queue),
+        ListColumn("gpus", lambda row: row.gpus_milli / 1000, lambda row, _: gpus(row.gpus_milli), heading="GPUs",
+                   to_the_right=True),
+        ListColumn("outcome", lambda row: row.outcome, styles=_STYLES),
+        ListColumn("submitted", lambda row: row.submitted, lambda row, shown: _ago(row.submitted, shown)),
+        ListColumn("waited", lambda row: seconds(row.waited_ms), lambda row, _: lasted(row.waited_ms)),
+        ListColumn("ran", lambda row: seconds(row.ran_ms), lambda row, _: lasted(row.ran_ms)),
+        ListColumn("ended", lambda row: row.ended, lambda row, shown: _ago(row.ended, shown)),
+        ListColumn("nodes", lambda row: ",".join(row.nodes), _nodes),
+        ListColumn("preempted", lambda row: row.preempted, to_the_right=True),
+        ListColumn("restarts", lambda row: row.restarts, to_the_right=True),
+        ListColumn("code", lambda row: row.code),
+        ListColumn("made-by", lambda row: row.made_by, heading="made by", wide=True),
+        ListColumn("pods", lambda row: row.pods, wide=True, to_the_right=True),
+        ListColumn("gpu-hours", lambda row: row.gpu_hours, heading="GPU-hours", wide=True, to_the_right=True),
+        ListColumn("bound", lambda row: row.bound, lambda row, shown: _ago(row.bound, shown), wide=True),
+        ListColumn("priority", lambda row: row.priority, wide=True, to_the_right=True),
+        ListColumn("lease", lambda row: row.lease, wide=True),
+        ListColumn("why", lambda row: row.message, wide=True, prose=True),
+    ),
+    named_by="job",
+)  # fmt: skip
+
+
+class _Times(click.ParamType[Any]):
+    """A time as RFC 3339, or how long before the end of what is known, as in 7d."""
+
+    name = "TIME|DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[bool, int]:
+        from dovetail.kube.translate.annotations import duration_ms
+
+        try:
+            return False, duration_ms(value)
+        except ValueError:
+            pass
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no duration such as 7d, and no time such as 2026-01-31T12:00:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{value!r} has no time zone: end it with Z for UTC", param, ctx)
+        return True, round(moment.timestamp() * 1000)
+
+
+def store_option(command: Any) -> Any:
+    """The file that is read."""
+    return click.option(
+        "--store", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), required=True,
+        help="The file of the history, which `dovetail collector` or `simulate --history` writes.",
+    )(command)  # fmt: skip
+
+
+def _outcomes(text: str) -> tuple[str, ...]:
+    known = {one.lower(): one for one in OUTCOMES}
+    found = [one.strip().lower() for one in text.split(",")] if text else []
+    for one in found:
+        if one not in known:
+            raise click.BadParameter(f"there is no outcome {one!r}; there are {', '.join(OUTCOMES)}")
+    return tuple(known[one] for one in found)
+
+
+class _JobFilter(Struct, frozen=True):
+    """Which jobs are listed."""
+
+    names: tuple[str, ...]
+    namespace: str
+    users: tuple[str, ...]
+    queue: str
+    outcomes: tuple[str, ...]
+    labels: tuple[Requirement, ...]
+
+    def wants(self, job: PastJob) -> bool:
+        if self.names and not any(_names(name, job.job) for name in self.names):
+            return False
+        if self.namespace and job.job.partition("/")[0] != self.namespace:
+            return False
+        if self.users and job.user not in self.users:
+            return False
+        if self.queue and job.queue != self.queue:
+            return False
+        return not self.outcomes or job.outcome in self.outcomes
+
+
+def _names(pattern: str, job: str) -> bool:
+    return fnmatchcase(job if "/" in pattern else job.partition("/")[2], pattern)
+
+
+@click.command(name="history")
+@click.argument("names", metavar="[[NAMESPACE/]JOB|PATTERN]...", nargs=-1)
+@store_option
+@click.option("-n", "--namespace", default="", help="Only jobs in this namespace. Default: all namespaces.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs of all namespaces, also with -n.")
+@click.option("-u", "--user", "users", metavar="USER,USER...", default="", help="Only jobs of these users.")
+@click.option("-q", "--queue", default="", help="Only jobs in this queue.")
+@click.option(
+    "-s", "--outcome", "outcomes", metavar="OUTCOME,OUTCOME...", default="",
+    callback=lambda _ctx, _param, text: _outcomes(text), help=f"Only jobs that ended so, of {', '.join(OUTCOMES)}.",
+)  # fmt: skip
+@selector_option("Only jobs with a pod that has these labels, as in app=train,tier!=test.")
+@click.option(
+    "--since", type=_Times(), default=None,
+    help="Only jobs that were there after this time, or so long before the end of the history. Default: 7d; with "
+    "names, all that is known.",
+)  # fmt: skip
+@click.option("--until", type=_Times(), default=None, help="Only jobs that were there before this time.")
+@list_options(COLUMNS)
+def command(
+    names: tuple[str, ...],
+    store: Path,
+    namespace: str,
+    everywhere: bool,
+    users: str,
+    queue: str,
+    outcomes: tuple[str, ...],
+    labels: tuple[Requirement, ...],
+    since: tuple[bool, int] | None,
+    until: tuple[bool, int] | None,
+    form: ListForm,
+) -> None:
+    """Show jobs of the past: submitted, waited, placed where, preempted, restarted, ended, and how.
+
+    With the name of one job also its pods, and how long each step of them took. Times are relative to the end of the
+    history.
+    """
+    from dovetail.cli.history_report import show_more
+    from dovetail.history.sqlite.reader import SqliteReader
+    from dovetail.history.store import StoreError
+
+    wanted = _JobFilter(
+        names, "" if everywhere else namespace, tuple(filter(None, users.split(","))), queue, outcomes, labels
+    )
+    try:
+        with closing(SqliteReader(store)) as reader:
+            known = reader.known()
+            period = _period(known, since, until, bool(names))
+            found = _jobs(reader.pods(period), known.end_ms, wanted)
+            gaps = list(reader.gaps(period))
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
+    _check_named(names, found, known, store)
+    if form.whole:
+        write_answer(form, "HistoryJob", found)
+        return
+    if found or not form.notes:
+        write_rows(form, COLUMNS, found, known.end_ms, Console())
+    if form.notes and not form.columns:
+        one = len(names) == 1 and len({row.job for row in found}) == 1
+        show_more(found, known, period, gaps, Console(), steps=one)
+
+
+def _period(
+    known: Period, since: tuple[bool, int] | None, until: tuple[bool, int] | None, named: bool
+) -> Period:  # fmt: skip
+    """Raises UsageError."""
+
+    def at(time: tuple[bool, int]) -> int:
+        absolute, ms = time
+        return ms if absolute else known.end_ms - ms
+
+    end_ms = at(until) if until is not None else known.end_ms + 1
+    start_ms = at(since) if since is not None else 0 if named else min(known.end_ms, end_ms) - _DEFAULT_MS
+    if start_ms >= end_ms:
+        raise click.UsageError("--since must be before --until, and before the end of the history")
+    return Period(max(0, start_ms), end_ms)
+
+
+def _jobs(records: Iterable[PodRecord], now_ms: int, wanted: _JobFilter) -> list[HistoryJob]:
+    from dovetail.core.labels import holds
+
+    pods = list(records)
+    if wanted.labels:
+        keys = {
+            (one.namespace, one.job)
+            for one in pods
+            if all(holds(term, one.labels.get(term.key)) for term in wanted.labels)
+        }
+        pods = [one for one in pods if (one.namespace, one.job) in keys]
+    return [job_row(job) for job in past_jobs(pods, now_ms, steps=bool(wanted.names)) if wanted.wants(job)]
+
+
+def _check_named(names: tuple[str, ...], found: list[HistoryJob], known: Period, store: Path) -> None:
+    """Raises ClickException for a name, other than a pattern, that no job has."""
+    for name in names:
+        if not any(mark in name for mark in "*?[") and not any(_names(name, row.job) for row in found):
+            raise click.ClickException(f"{store} knows no such job {name}; `dovetail history` lists jobs")
