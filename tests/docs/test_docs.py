@@ -25,7 +25,7 @@ from dovetail.agent.publish.publisher import NodeFacts
 from dovetail.agentplanes import metrics as plane_metrics
 from dovetail.agentplanes import probes
 from dovetail.cli import cli
-from dovetail.cli.history import HistoryJob, HistoryPod
+from dovetail.cli.history_columns import HistoryJob, HistoryPod
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
 from dovetail.history.collector import endpoints as collector_endpoints

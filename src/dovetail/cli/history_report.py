@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.history import HistoryJob, HistoryPod, lasted
+from dovetail.cli.history_columns import HistoryJob, HistoryPod, lasted
 from dovetail.cli.output import count, foreign, span
 from dovetail.history.records import Gap, Period
 

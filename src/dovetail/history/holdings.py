@@ -102,7 +102,7 @@ def _counted(state: State, slot: int, record: Node) -> int:
         known.append(record.layout.gpus)
     if record.sliced:
         milli = amounts.get(GPU, 0) * device_units.slice_of(record).milli
-        known.append(-(-milli // WHOLE_GPU_MILLI))
+        known.append(_rounded(milli))
     else:
         geometries = device_units.geometries(record)
         milli = sum(
@@ -110,12 +110,16 @@ def _counted(state: State, slot: int, record: Node) -> int:
             for name, count in record.allocatable
             if name.startswith(RESOURCE_PREFIX)
         )
-        # What rounding adds to the parts of a GPU does not make another GPU.
-        parts = 0 if record.mig else (milli + WHOLE_GPU_MILLI // 2) // WHOLE_GPU_MILLI or min(1, milli)
+        parts = 0 if record.mig else _rounded(milli)
         known.append(nodes.gpu_count(slot) + (sharing.cards if sharing is not None else 0) + parts)
         label = dict(record.labels).get(_COUNT_LABEL, "")
         known.append(int(label) if label.isascii() and label.isdigit() and len(label) < 4 else 0)
     return min(max(known), MAX_GPUS)
+
+
+def _rounded(milli: int) -> int:
+    """How many GPUs have so many thousandths in parts: what rounding adds to the parts makes no other GPU."""
+    return (milli + WHOLE_GPU_MILLI // 2) // WHOLE_GPU_MILLI or min(1, milli)
 
 
 def _claimable(state: State, slot: int) -> list[tuple[str, Device]]:

@@ -131,7 +131,7 @@ class Timeline:
         return batch.made(now_ms)
 
     def _changed(self, state: State, listed: Iterable[str]) -> list[str]:
-        """The nodes to be looked at, in an order that depends on the cluster alone."""
+        """The nodes to be examined, in an order that depends on the cluster alone."""
         nodes = state.cluster.nodes
         journals = nodes.amounts_journal, nodes.records_journal, nodes.devices_journal
         first = self._cursors[0] < 0

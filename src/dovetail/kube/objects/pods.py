@@ -158,13 +158,13 @@ class Terminated(Wire, frozen=True):
     finished_at: datetime | None = None
 
 
-class ContainerRunning(Wire, frozen=True):
+class RunningState(Wire, frozen=True):
     started_at: datetime | None = None
 
 
 class ContainerState(Wire, frozen=True):
     terminated: Terminated | None = None
-    running: ContainerRunning | None = None
+    running: RunningState | None = None
 
 
 class ContainerStatus(Wire, frozen=True):
