@@ -9,6 +9,7 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining.types import PREFIX, LeaseAlternative
 from dovetail.core.cycle import enter
 from dovetail.core.devices.gpu_sharing import Sharing
+from dovetail.core.dra.types import Allocation, Claim, ClaimSpec, Device, Grant, Slice
 from dovetail.core.model import GPU, SHARED_GPU, Instance, Node, Pod, Request
 from dovetail.core.state import State
 from dovetail.history.holdings import HeldGpu, ListedGpu, NodeGpu, gpus_on, held_on
@@ -157,3 +158,44 @@ def test_a_pod_on_a_node_without_gpus_holds_what_no_span_has() -> None:
     state = entered(ev.NodeChanged(whole_node("n", 0)), ev.PodChanged(pod("p", whole(2))))
     assert gpus(state) == ()
     assert [one.gpu for one in found(state)["p"]] == ["", ""]
+
+
+def claimed(*devices: str, driver: str = "gpu.nvidia.com") -> list[ev.Event]:
+    """A node whose GPUs are described by a ResourceSlice, and two pods that share a claim of these devices."""
+    offered = tuple(
+        Device(name, ((f"{driver}/productName", "NVIDIA H100 80GB HBM3"), (f"{driver}/uuid", f"GPU-{name}")))
+        for name in ("a", "b")
+    )
+    grants = tuple(Grant("r", driver, "n", name) for name in devices)
+    claim = Claim("c1", "team", "c", ClaimSpec(), allocation=Allocation(grants, "n"), reserved_for=("p", "q"))
+    return [
+        ev.NodeChanged(whole_node("n", 0)),
+        ev.SliceChanged(Slice("s", driver, "n", 1, 1, "n", devices=offered)),
+        ev.ClaimChanged(claim),
+        ev.PodChanged(pod("p", Request(), device_claims=("team/c",))),
+        ev.PodChanged(pod("q", Request(), at_ms=2, device_claims=("team/c",))),
+    ]
+
+
+def test_devices_by_claim_are_named_by_their_uuids_and_held_by_the_first_pod() -> None:
+    state = entered(*claimed("b"))
+    assert [(one.name, one.model) for one in gpus(state)] == [
+        ("GPU-a", "NVIDIA-H100-80GB-HBM3"), ("GPU-b", "NVIDIA-H100-80GB-HBM3"),
+    ]  # fmt: skip
+    held = HeldGpu("GPU-b", 1000, "claimed", "gpu.nvidia.com/n/b")
+    assert found(state) == {"p": (held,)}
+    state = entered(*claimed("b"), ev.PodRemoved("p"))
+    assert found(state) == {"q": (held,)}
+
+
+def test_devices_by_claim_are_those_that_the_agent_lists() -> None:
+    state = entered(*claimed("b"))
+    listed = [ListedGpu(0, "GPU-b", "H100"), ListedGpu(1, "GPU-a", "H100")]
+    assert [one.name for one in gpus(state, listed)] == ["GPU-b", "GPU-a"]
+    assert found(state, listed)["p"][0].gpu == "GPU-b"
+
+
+def test_devices_of_other_drivers_are_no_gpus() -> None:
+    state = entered(*claimed("a", driver="nic.example.com"))
+    assert gpus(state) == ()
+    assert found(state) == {}
