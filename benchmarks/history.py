@@ -3,9 +3,9 @@
 
     python -m benchmarks.history [--nodes 1000] [--days 30] [--apart 15] [--sampled-hours 1] [-o json]
 
-Load: nodes x 8 GPUs. Each GPU is held for 80 % of the time, by pods of 8 GPUs (a half of the GPUs), of 1 GPU (a quarter)
-and of half a GPU (a quarter). Run times are exponential, 8 hours on average. Each pod belongs to one of 40 teams.
-Each GPU is used as in 6 of 20 bins of the histogram, and in 2 classes of bottleneck.
+Load: nodes x 8 GPUs. Each GPU is held for 80 % of the time, by pods of 8 GPUs (a half of the GPUs), of 1 GPU (a
+quarter) and of half a GPU (a quarter). Run times are exponential, 8 hours on average. Each pod belongs to one of 40
+teams. Each GPU is used as in 6 of 20 bins of the histogram, and in 2 classes of bottleneck.
 
 A process of its own writes the file, then another one reads it.
 

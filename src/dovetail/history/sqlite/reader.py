@@ -42,6 +42,10 @@ _HOLDS = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM gpu_ids CROSS JOIN holds ON holds.gpu = gpu_ids.id JOIN pod_ids ON pod_ids.id = holds.pod
 """
+_HOLDS_OF_GPU = """
+SELECT uid, milli, kind, start_ms, end_ms, device, named FROM holds JOIN pod_ids ON pod_ids.id = holds.pod
+WHERE gpu = ? AND start_ms < ? AND (end_ms = 0 OR end_ms > ?)
+"""
 _HOLDS_OF = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.id = holds.gpu
@@ -49,6 +53,7 @@ FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.
 _PODS = f"""
 SELECT uid, {", ".join(PodRecord.__struct_fields__[1:])} FROM pods JOIN pod_ids USING (id)
 """
+_LABELS = PodRecord.__struct_fields__.index("labels")
 _USE = """
 SELECT name, coalesce(uid, ''), {table}.start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail
 FROM {table} JOIN gpu_ids ON gpu_ids.id = {table}.gpu LEFT JOIN pod_ids ON pod_ids.id = {table}.pod
@@ -102,7 +107,17 @@ class SqliteReader:
             yield GpuSpan(*row)
 
     def holds(self, period: Period) -> Iterator[GpuHold]:
-        return self._holds(_TOUCHES, (period.end_ms, period.start_ms))
+        # GPU by GPU, as the holds of one are beside each other, so that only few have to be sorted at a time.
+        kinds = KINDS
+        for gpu, name in list(self._rows("SELECT id, name FROM gpu_ids ORDER BY name")):
+            found = [
+                GpuHold(uid, name, milli, kinds[kind], start_ms, end_ms, device, named == 1)
+                for uid, milli, kind, start_ms, end_ms, device, named in self._rows(
+                    _HOLDS_OF_GPU, (gpu, period.end_ms, period.start_ms)
+                )
+            ]
+            found.sort(key=_within_gpu)
+            yield from found
 
     def holds_of(self, uids: Collection[str]) -> Iterator[GpuHold]:
         """What these pods hold and held, by GPU, start, pod and device."""
@@ -112,10 +127,9 @@ class SqliteReader:
         return iter(sorted(found, key=lambda one: (one.gpu, one.start_ms, one.pod_uid, one.device)))
 
     def _holds(self, where: str, values: Collection[object] = (), question: str = _HOLDS) -> Iterator[GpuHold]:
-        for uid, gpu, milli, kind, start_ms, end_ms, device, named in self._rows(
-            f"{question} WHERE {where} ORDER BY name, start_ms, uid, device", values
-        ):
-            yield GpuHold(uid, gpu, milli, KINDS[kind], start_ms, end_ms, device, named == 1)
+        kinds, ordered = KINDS, f"{question} WHERE {where} ORDER BY name, start_ms, uid, device"
+        for uid, gpu, milli, kind, start_ms, end_ms, device, named in self._rows(ordered, values):
+            yield GpuHold(uid, gpu, milli, kinds[kind], start_ms, end_ms, device, named == 1)
 
     def pods(self, period: Period) -> Iterator[PodRecord]:
         """By the time when they were submitted."""
@@ -130,11 +144,16 @@ class SqliteReader:
         return self._pods("namespace = ? AND job = ? ORDER BY submitted_ms, uid", (namespace, name))
 
     def _pods(self, where: str, values: Collection[object]) -> Iterator[PodRecord]:
+        known: dict[str, dict[str, str]] = {}
         for row in self._rows(f"{_PODS} WHERE {where}", values):
-            values_by_field = dict(zip(PodRecord.__struct_fields__, row, strict=True))
-            with reported(self.path):
-                labels = msgspec.json.decode(values_by_field["labels"], type=dict[str, str])
-            yield PodRecord(**values_by_field | {"labels": labels})
+            # The pods of a job have the same labels.
+            labels = known.get(row[_LABELS])
+            if labels is None:
+                with reported(self.path):
+                    labels = known[row[_LABELS]] = msgspec.json.decode(row[_LABELS], type=dict[str, str])
+            values_by_field = [*row]
+            values_by_field[_LABELS] = labels
+            yield PodRecord(*values_by_field)
 
     def use(self, period: Period) -> Iterator[UseHour]:
         """By start, GPU and pod; days first."""
@@ -167,3 +186,7 @@ def _portions(uids: Collection[str]) -> Iterator[list[str]]:
 
 def _marks(values: Collection[str]) -> str:
     return ", ".join("?" * len(values))
+
+
+def _within_gpu(hold: GpuHold) -> tuple[int, str, str]:
+    return hold.start_ms, hold.pod_uid, hold.device
