@@ -5,7 +5,7 @@
 
 Load: nodes x 8 GPUs. Each GPU is held for 80 % of the time, by pods of 8 GPUs (a half of the GPUs), of 1 GPU (a
 quarter) and of half a GPU (a quarter). Run times are exponential, 8 hours on average. Each pod belongs to one of 40
-teams. Each GPU is used as in 6 of 20 bins of the histogram, and in 2 classes of bottleneck.
+teams. Each GPU is used as in 6 of 20 bins of the histogram, with 4 activities.
 
 A process of its own writes the file, then another one reads it.
 
@@ -91,11 +91,14 @@ def load(nodes: int, days: int) -> Load:
 
 
 def used(held: list[tuple[str, str]], start_ms: int, length_ms: int) -> list[UseHour]:
+    """Of the hour so far, as sources report it."""
     hour_ms = start_ms // HOUR_MS * HOUR_MS
-    histogram = tuple(length_ms // 6 if 4 <= bin < 10 else 0 for bin in range(20))
-    classes = {"tensor-heavy": length_ms // 2, "memory-bound": length_ms // 2}
+    until_ms = start_ms + length_ms
+    ms = until_ms - hour_ms
+    histogram = tuple(ms // 6 if 4 <= bin < 10 else 0 for bin in range(20))
+    activity = {"sm": 600 * ms, "tensor": 300 * ms, "dram": 400 * ms, "gr": 700 * ms}
     return [
-        UseHour(gpu, uid, hour_ms, length_ms, 437 * length_ms, length_ms // 9, 61_234, histogram, classes)
+        UseHour(gpu, uid, hour_ms, ms, 437 * ms, ms // 9, 61_234, histogram, activity, until_ms, "node@1")
         for gpu, uid in held
     ]
 

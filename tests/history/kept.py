@@ -13,7 +13,7 @@ from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period
 
 def added(one: UseHour, other: UseHour) -> UseHour:
     histogram = tuple(map(sum, zip_longest(one.histogram, other.histogram, fillvalue=0)))
-    names = {**one.classes, **other.classes}
+    names = {**one.activity, **other.activity}
     return replace(
         one,
         measured_ms=one.measured_ms + other.measured_ms,
@@ -21,7 +21,9 @@ def added(one: UseHour, other: UseHour) -> UseHour:
         idle_ms=one.idle_ms + other.idle_ms,
         memory_peak_mib=max(one.memory_peak_mib, other.memory_peak_mib),
         histogram=histogram,
-        classes={name: one.classes.get(name, 0) + other.classes.get(name, 0) for name in names},
+        activity={name: one.activity.get(name, 0) + other.activity.get(name, 0) for name in names},
+        used_until_ms=max(one.used_until_ms, other.used_until_ms),
+        source="",
     )
 
 
@@ -34,7 +36,7 @@ class Kept:
         self._spans: dict[tuple[str, int], GpuSpan] = {}
         self._holds: dict[tuple[str, int, str, str], GpuHold] = {}
         self._pods: dict[str, PodRecord] = {}
-        self._use: dict[tuple[int, str, str], UseHour] = {}
+        self._use: dict[tuple[int, str, str, str], UseHour] = {}
         self._gaps: dict[tuple[int, int], Gap] = {}
 
     def write(self, batch: HistoryBatch) -> None:
@@ -46,9 +48,7 @@ class Kept:
         self._holds |= {(one.gpu, one.start_ms, one.pod_uid, one.device): one for one in batch.holds}
         self._pods |= {one.uid: one for one in batch.pods}
         self._gaps |= {(one.start_ms, one.end_ms): one for one in batch.gaps}
-        for one in batch.use:
-            key = one.hour_ms, one.gpu, one.pod_uid
-            self._use[key] = added(self._use[key], one) if key in self._use else one
+        self._use |= {(one.hour_ms, one.gpu, one.pod_uid, one.source): one for one in batch.use}
 
     def known(self) -> Period:
         return Period(0, 0) if self.first_ms is None else Period(self.first_ms, max(self.first_ms, self.until_ms))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.history.records import (
     DAY_MS,
@@ -83,7 +84,9 @@ USES = st.builds(
     idle_ms=st.integers(0, HOUR_MS),
     memory_peak_mib=st.integers(0, 80_000),
     histogram=HISTOGRAMS,
-    classes=st.dictionaries(st.sampled_from(["idle", "tensor"]), st.integers(1, HOUR_MS)),
+    activity=st.dictionaries(st.sampled_from(["sm", "pcie"]), st.integers(1, 2**60)),
+    used_until_ms=st.integers(0, 72 * HOUR_MS),
+    source=st.sampled_from(["", "n1@5", "n1@9"]),
 )
 GAPS = st.builds(Gap, start_ms=TIMES, end_ms=st.integers(1, 12), reason=st.just("restart"))
 BATCHES = st.builds(
@@ -115,10 +118,7 @@ def shown(reader: SqliteReader | Kept, period: Period) -> dict[str, object]:
 def plain(one: UseHour) -> UseHour:
     """Without a histogram that is all zeros, which is not kept."""
     histogram = one.histogram if any(one.histogram) else ()
-    return UseHour(
-        one.gpu, one.pod_uid, one.hour_ms, one.measured_ms, one.use, one.idle_ms, one.memory_peak_mib,
-        histogram, one.classes,
-    )  # fmt: skip
+    return replace(one, histogram=histogram)
 
 
 def test_a_file_is_a_store(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_use_is_summed_by_pod(
 ) -> None:
     period = Period(start * HOUR_MS, (start + length) * HOUR_MS)
     expected: dict[str, UseSum] = {}
-    for one in hours:
+    for one in {(one.hour_ms, one.gpu, one.pod_uid, one.source): one for one in hours}.values():
         if period.start_ms <= one.hour_ms < period.end_ms:
             sums = expected.get(one.pod_uid, UseSum(one.pod_uid, 0, 0, 0))
             expected[one.pod_uid] = UseSum(
@@ -173,17 +173,14 @@ def test_old_hours_are_added_up_to_days_and_old_days_dropped(
 ) -> None:
     now_ms = 4 * DAY_MS
     retention = Retention(hours_days=hours_days, days_days=hours_days + more)
-    expected: dict[tuple[int, str, str], UseHour] = {}
-    for one in hours:
-        start_ms = one.hour_ms
+    expected: dict[tuple[int, str, str, str], UseHour] = {}
+    for one in {(one.hour_ms, one.gpu, one.pod_uid, one.source): one for one in hours}.values():
+        start_ms, source = one.hour_ms, one.source
         if start_ms // DAY_MS < 4 - hours_days:
-            start_ms = start_ms // DAY_MS * DAY_MS
+            start_ms, source = start_ms // DAY_MS * DAY_MS, ""
         if start_ms >= now_ms - retention.days_days * DAY_MS:
-            key = start_ms, one.gpu, one.pod_uid
-            moved = UseHour(
-                one.gpu, one.pod_uid, start_ms, one.measured_ms, one.use, one.idle_ms, one.memory_peak_mib,
-                one.histogram, one.classes,
-            )  # fmt: skip
+            key = start_ms, one.gpu, one.pod_uid, source
+            moved = replace(one, hour_ms=start_ms, source=source)
             expected[key] = added(expected[key], moved) if key in expected else moved
     path = tmp_path_factory.mktemp("file") / "history.db"
     with closing(SqliteStore(path, retention)) as store:

@@ -33,7 +33,7 @@ CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), first_ms INTEGER, u
 INSERT INTO store VALUES (1, NULL, 0);
 CREATE TABLE gpu_ids (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
 CREATE TABLE pod_ids (id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE);
-CREATE TABLE use_classes (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
+CREATE TABLE use_activities (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
 CREATE TABLE spans (
   gpu INTEGER, start_ms INTEGER, end_ms INTEGER NOT NULL, node TEXT NOT NULL, gpu_index INTEGER NOT NULL,
   gpus INTEGER NOT NULL, model TEXT NOT NULL, health TEXT NOT NULL, instance_type TEXT NOT NULL, region TEXT NOT NULL,
@@ -55,13 +55,16 @@ CREATE TABLE pods (
 );
 CREATE INDEX pods_ended ON pods (ended_ms);
 CREATE INDEX pods_of ON pods (namespace, job);
+CREATE TABLE use_sources (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
 CREATE TABLE hours (
-  start_ms INTEGER, gpu INTEGER, pod INTEGER, measured_ms INTEGER NOT NULL, use INTEGER NOT NULL,
-  idle_ms INTEGER NOT NULL, memory_peak_mib INTEGER NOT NULL, detail BLOB, PRIMARY KEY (start_ms, gpu, pod)
+  start_ms INTEGER, gpu INTEGER, pod INTEGER, source INTEGER, measured_ms INTEGER NOT NULL, use INTEGER NOT NULL,
+  idle_ms INTEGER NOT NULL, memory_peak_mib INTEGER NOT NULL, used_until_ms INTEGER NOT NULL, detail BLOB,
+  PRIMARY KEY (start_ms, gpu, pod, source)
 ) WITHOUT ROWID;
 CREATE TABLE days (
   start_ms INTEGER, gpu INTEGER, pod INTEGER, measured_ms INTEGER NOT NULL, use INTEGER NOT NULL,
-  idle_ms INTEGER NOT NULL, memory_peak_mib INTEGER NOT NULL, detail BLOB, PRIMARY KEY (start_ms, gpu, pod)
+  idle_ms INTEGER NOT NULL, memory_peak_mib INTEGER NOT NULL, used_until_ms INTEGER NOT NULL, detail BLOB,
+  PRIMARY KEY (start_ms, gpu, pod)
 ) WITHOUT ROWID;
 CREATE TABLE pod_days (
   start_ms INTEGER, pod INTEGER, measured_ms INTEGER NOT NULL, use INTEGER NOT NULL, idle_ms INTEGER NOT NULL,

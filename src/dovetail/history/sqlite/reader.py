@@ -54,11 +54,19 @@ _PODS = f"""
 SELECT uid, {", ".join(PodRecord.__struct_fields__[1:])} FROM pods JOIN pod_ids USING (id)
 """
 _LABELS = PodRecord.__struct_fields__.index("labels")
-_USE = """
-SELECT name, coalesce(uid, ''), {table}.start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail
-FROM {table} JOIN gpu_ids ON gpu_ids.id = {table}.gpu LEFT JOIN pod_ids ON pod_ids.id = {table}.pod
-WHERE {table}.start_ms >= ? AND {table}.start_ms < ?
+_DAYS = """
+SELECT gpu_ids.name, coalesce(uid, ''), start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail, used_until_ms, ''
+FROM days JOIN gpu_ids ON gpu_ids.id = gpu LEFT JOIN pod_ids ON pod_ids.id = pod
+WHERE start_ms >= ? AND start_ms < ? ORDER BY start_ms, gpu_ids.name, 2
 """
+_HOURS = """
+SELECT gpu_ids.name, coalesce(uid, ''), start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail, used_until_ms,
+  coalesce(use_sources.name, '')
+FROM hours JOIN gpu_ids ON gpu_ids.id = gpu LEFT JOIN pod_ids ON pod_ids.id = pod
+  LEFT JOIN use_sources ON use_sources.id = source
+WHERE start_ms >= ? AND start_ms < ? ORDER BY start_ms, gpu_ids.name, 2, 10
+"""
+_DETAIL = 7
 _USE_BY_POD = """
 SELECT coalesce(uid, ''), sum(measured_ms), sum(use), sum(idle_ms) FROM (
   SELECT pod, measured_ms, use, idle_ms FROM pod_days WHERE start_ms >= ?1 AND start_ms < ?2
@@ -156,14 +164,15 @@ class SqliteReader:
             yield PodRecord(*values_by_field)
 
     def use(self, period: Period) -> Iterator[UseHour]:
-        """By start, GPU and pod; days first."""
-        names = dict(self._rows("SELECT id, name FROM use_classes"))
-        for table in ("days", "hours"):
-            question = f"{_USE.format(table=table)} ORDER BY {table}.start_ms, name, 2"
+        """By start, GPU, pod and source; days first, in which all sources are added up."""
+        names = dict(self._rows("SELECT id, name FROM use_activities"))
+        for question in (_DAYS, _HOURS):
             for row in self._rows(question, (period.start_ms, period.end_ms)):
                 with reported(self.path):
-                    row = (*row[:-1], *uses.decoded(row[-1], names, USE_BINS))
-                yield UseHour(*row)
+                    histogram, activity = uses.decoded(row[_DETAIL], names, USE_BINS)
+                values = [*row]
+                values[_DETAIL : _DETAIL + 1] = histogram, activity
+                yield UseHour(*values)
 
     def use_by_pod(self, period: Period) -> Iterator[UseSum]:
         """The use of each pod in the period, all together; by uid. Whole days come from sums that are kept; where hours

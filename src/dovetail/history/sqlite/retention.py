@@ -58,8 +58,8 @@ class Sweep:
         if hour_ms is None:
             return False
         rows = run("SELECT * FROM hours WHERE start_ms = ?", (hour_ms,)).fetchall()
-        for _, gpu, pod, *amounts in rows:
-            uses.put(run, "days", (hour_ms // DAY_MS * DAY_MS, gpu, pod), tuple(amounts))
+        for _, gpu, pod, _, *amounts in rows:
+            uses.add_to_day(run, (hour_ms // DAY_MS * DAY_MS, gpu, pod), tuple(amounts))
         run("DELETE FROM hours WHERE start_ms = ?", (hour_ms,))
         return True
 

@@ -24,6 +24,7 @@ from dovetail.history.sqlite.retention import Retention, Sweep
 
 _LABELS = PodRecord.__struct_fields__.index("labels")
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+_HOUR = "SELECT measured_ms, use, idle_ms FROM hours WHERE start_ms = ? AND gpu = ? AND pod = ? AND source = ?"
 _ADD_DAY = """
 INSERT INTO pod_days VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
   measured_ms = measured_ms + excluded.measured_ms, use = use + excluded.use, idle_ms = idle_ms + excluded.idle_ms
@@ -79,7 +80,8 @@ class SqliteStore(SqliteReader):
         self._at_step = at_step
         self._gpu_ids = _Ids(self, "gpu_ids", "name")
         self._pod_ids = _Ids(self, "pod_ids", "uid")
-        self._classes = _Ids(self, "use_classes", "name")
+        self._activities = _Ids(self, "use_activities", "name")
+        self._sources = _Ids(self, "use_sources", "name")
         self._sweep = Sweep(self._file, retention or Retention())
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ class SqliteStore(SqliteReader):
                 self._at_step("commit")
                 self.run("COMMIT")
             except BaseException:
-                for ids in (self._gpu_ids, self._pod_ids, self._classes):
+                for ids in (self._gpu_ids, self._pod_ids, self._activities, self._sources):
                     ids.forget()
                 if self._file.in_transaction:
                     self.run("ROLLBACK")
@@ -122,7 +124,7 @@ class SqliteStore(SqliteReader):
                 values = (*key, hold.end_ms, hold.milli, _NUMBERS[hold.kind], hold.named)
                 self.run("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
             self._at_step("use")
-            self._add_use(batch.use)
+            self._put_use(batch.use)
             self._at_step("gaps")
             for gap in batch.gaps:
                 self.run("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", (gap.start_ms, gap.end_ms, gap.reason))
@@ -141,17 +143,20 @@ class SqliteStore(SqliteReader):
             values[_LABELS] = msgspec.json.encode(record.labels).decode()
             self.run(f"INSERT OR REPLACE INTO pods VALUES ({', '.join('?' * len(values))})", values)
 
-    def _add_use(self, hours: Iterable[UseHour]) -> None:
+    def _put_use(self, hours: Iterable[UseHour]) -> None:
+        """The hours, and what they change of the sums of each pod and day."""
         by_day: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
         for hour in hours:
-            key = hour.hour_ms, self._gpu_ids.of(hour.gpu), self._pod(hour.pod_uid)
-            classes = {self._classes.of(name): time_ms for name, time_ms in hour.classes.items()}
-            detail = uses.encoded(hour.histogram, classes)
+            source = self._sources.of(hour.source) if hour.source else 0
+            key = hour.hour_ms, self._gpu_ids.of(hour.gpu), self._pod(hour.pod_uid), source
+            activity = {self._activities.of(name): amount for name, amount in hour.activity.items()}
             amounts = hour.measured_ms, hour.use, hour.idle_ms
-            uses.put(self.run, "hours", key, (*amounts, hour.memory_peak_mib, detail))
+            before = self.run(_HOUR, key).fetchone() or (0, 0, 0)
+            rest = hour.memory_peak_mib, hour.used_until_ms, uses.encoded(hour.histogram, activity)
+            self.run("INSERT OR REPLACE INTO hours VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*key, *amounts, *rest))
             sums = by_day[hour.hour_ms // DAY_MS * DAY_MS, key[2]]
             for number, amount in enumerate(amounts):
-                sums[number] += amount
+                sums[number] += amount - before[number]
         for (day_ms, pod), sums in by_day.items():
             self.run(_ADD_DAY, (day_ms, pod, *sums))
 
