@@ -158,6 +158,7 @@ async def test_a_restart_leaves_a_gap_and_no_break(playground: Playground, tmp_p
         with closing(SqliteReader(path)) as reader:
             last_ms = reader.known().end_ms
         playground.delete("pods", "default", "goes")
+        await until(lambda: playground.store.get("pods", "default", "goes") is None)
         async with running(collector(playground.url, path)):
             await until(lambda: pods_of(path)["goes"].outcome)
     with closing(SqliteReader(path)) as reader:

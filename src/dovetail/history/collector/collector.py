@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import enter
@@ -28,10 +28,10 @@ from dovetail.history.records import HistoryBatch
 from dovetail.history.store import StoreError
 from dovetail.history.timeline import Seen, Timeline
 from dovetail.history.writing import Collected
+from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.changes import Change
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.informers import Informers
-from dovetail.kube.objects.pods import Pod
-from dovetail.kube.objects.topology import GPUNode
 
 _MOST = 500_000
 _JITTER_MS = 1000
@@ -59,13 +59,14 @@ class Seeing:
         self._facts: dict[str, PodFact] = {}
         self._gpus: dict[str, tuple[ListedGpu, ...]] = {}
 
-    def pods(self, changes: list[Change[Pod]]) -> None:
-        self._facts |= {change.object.metadata.uid: fact_of(change) for change in changes}
-
-    def gpu_nodes(self, changes: list[Change[GPUNode]]) -> None:
-        for change in changes:
-            name = change.object.metadata.name
-            self._gpus[name] = () if change.kind == "deleted" else gpus_of(change.object)
+    def see(self, resource: Resource, changes: list[Change[Any]]) -> None:
+        """The changes of a resource, as objects."""
+        if resource == kinds.PODS:
+            self._facts |= {change.object.metadata.uid: fact_of(change) for change in changes}
+        elif resource == kinds.GPU_NODES:
+            for change in changes:
+                name = change.object.metadata.name
+                self._gpus[name] = () if change.kind == "deleted" else gpus_of(change.object)
 
     def take(self, events: list[Event]) -> Seen:
         """All that was seen since the last time, with these events."""

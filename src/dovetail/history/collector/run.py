@@ -18,7 +18,6 @@ from dovetail.history.collector.endpoints import CollectorEndpoints
 from dovetail.history.sqlite.retention import Retention
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.kube import probe_server
-from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover_when_up
@@ -49,12 +48,9 @@ async def run(config: ClusterConfig, options: CollectorOptions) -> None:
             metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
             served = await discover_when_up(client, metrics.log)
             seeing = Seeing()
-            handlers = InformerHandlers(
-                lambda resource: metrics.DRIFT.labels(resource).inc(),
-                metrics.OWNER_ERRORS.inc,
-                {kinds.PODS: seeing.pods, kinds.GPU_NODES: seeing.gpu_nodes},
-            )
+            handlers = InformerHandlers(lambda resource: metrics.DRIFT.labels(resource).inc(), metrics.OWNER_ERRORS.inc)
             informers = Informers(client, served, Translator(options.scheduler_name), handlers)
+            informers.seen = seeing.see
             collector = Collector(informers, seeing, store, options.write_s)
             if endpoints is not None:
                 endpoints.follow(collector, informers.reflectors)
