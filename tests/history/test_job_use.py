@@ -79,10 +79,12 @@ def test_a_pod_that_replaces_one_that_did_not_complete_is_of_its_run(outcome: Ou
     assert len(runs_of([_pod("a", 0, 100), _pod("b", 101)])) == 2
 
 
-def _hour(pod: str, hour: int, measured_ms: int = HOUR_MS, use: int = 500, gpu: str = "a", **more: int) -> UseHour:
+def _hour(
+    pod: str, hour: int, measured_ms: int = HOUR_MS, use: int = 500, gpu: str = "a", peak_mib: int = 0
+) -> UseHour:
     bins = [0] * USE_BINS
     bins[use // 50] = measured_ms
-    return UseHour(gpu, pod, hour * HOUR_MS, measured_ms, use * measured_ms, 0, histogram=tuple(bins), **more)
+    return UseHour(gpu, pod, hour * HOUR_MS, measured_ms, use * measured_ms, 0, peak_mib, tuple(bins))
 
 
 def _reader(**records: object) -> MemoryReader:
@@ -98,8 +100,8 @@ def test_what_a_job_held_and_how_much_of_it_was_measured() -> None:
             GpuHold("q", "a", 500, "share", 9 * HOUR_MS, 11 * HOUR_MS),
         ],
         all_use=[
-            _hour("p", 0, memory_peak_mib=900), _hour("p", 1, HOUR_MS // 2), _hour("p", 1, HOUR_MS // 2, 100),
-            _hour("p", 3, gpu="b", memory_peak_mib=300), _hour("other", 3), _hour("", 4), _hour("q", 9),
+            _hour("p", 0, peak_mib=900), _hour("p", 1, HOUR_MS // 2), _hour("p", 1, HOUR_MS // 2, 100),
+            _hour("p", 3, gpu="b", peak_mib=300), _hour("other", 3), _hour("", 4), _hour("q", 9),
         ],
     )  # fmt: skip
     (job,) = job_uses(reader, Period(0, 100 * HOUR_MS)).jobs
