@@ -41,7 +41,7 @@ def test_a_right_sized_job_gets_no_advice() -> None:
 def test_less_than_a_week_is_not_enough(hours: int) -> None:
     found = advice_for(job(device([(60, hours)]), kind="Deployment"))
     assert (found.verdict == "advice") == (hours == 7 * 24)
-    assert ("6 days and 1 runs were measured" in found.missing) == (hours < 7 * 24)
+    assert ("measured days: 6, runs: 1" in found.missing) == (hours < 7 * 24)
 
 
 def test_twenty_runs_are_enough() -> None:

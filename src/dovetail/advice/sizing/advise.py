@@ -23,7 +23,7 @@ def advise(uses: JobsUse, price: PriceOf | None = None) -> tuple[JobAdvice, ...]
 
 def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
     enough, use, total = seen.enough, seen.use, seen.total
-    found = tuple(_advice(seen, rule, proposal, price) for rule, proposal in _applying(seen, enough))
+    found = tuple(_advice(seen, rule, proposal, price) for rule, proposal in applying(seen))
     verdict: Verdict = "advice" if found else "right-sized" if enough else "not enough data"
     means = [one.mean_milli for one in seen.members]
     return JobAdvice(
@@ -33,14 +33,20 @@ def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
         coverage_milli=use.coverage_milli, p50_milli=seen.p50, p95_milli=seen.p95, mean_milli=total.mean_milli,
         idle_milli=total.idle_milli, least_milli=min(means, default=0), most_milli=max(means, default=0),
         memory_peak_mib=total.memory_peak_mib, memory_mib=seen.gpu.usable_mib if seen.gpu is not None else 0,
-        bottleneck=seen.bottleneck, missing="" if enough else _missing(seen), advice=found,
+        bottleneck=seen.bottleneck.name, meaning=seen.bottleneck.meaning,
+        missing="" if enough else _missing(seen), advice=found,
     )  # fmt: skip
 
 
-def _applying(seen: JobSeen, enough: bool) -> Iterator[tuple[SizingRule, Proposal]]:
+def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, Proposal]]:
+    """The rules that apply to a job, with what they propose."""
     decided = False
     for rule in RULES:
-        if (rule.beside or not decided) and (enough or rule.early) and (proposal := rule.proposes(seen)) is not None:
+        if (
+            (rule.beside or not decided)
+            and (seen.enough or rule.early)
+            and (proposal := rule.proposes(seen)) is not None
+        ):
             decided = decided or not rule.beside
             yield rule, proposal
 
@@ -49,9 +55,7 @@ def _missing(seen: JobSeen) -> str:
     days, runs, coverage = len(seen.total.days), seen.use.runs, seen.use.coverage_milli
     if coverage < limits.LEAST_COVERAGE:
         return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed"
-    return (
-        f"{days} days and {runs} runs were measured; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
-    )
+    return f"measured days: {days}, runs: {runs}; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
 
 
 def _advice(seen: JobSeen, rule: SizingRule, proposal: Proposal, price: PriceOf | None) -> SizingAdvice:

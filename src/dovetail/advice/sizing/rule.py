@@ -94,7 +94,8 @@ class JobAdvice(Struct, frozen=True):
     `p50_milli`, `p95_milli` (upper edges of a twentieth), `mean_milli`, `idle_milli`; `least_milli` and `most_milli`
     are the lowest and the highest mean of its GPUs. `held_gpu_s` is what
     it held, in GPU-seconds, and `coverage_milli` the part of that time that was measured.
-    `memory_mib` is the usable memory of a GPU, 0 if the model is not known. `bottleneck` is the class. `missing` is why
+    `memory_mib` is the usable memory of a GPU, 0 if the model is not known. `bottleneck` is the class and
+    `meaning` what that is. `missing` is why
     there is not enough data."""
 
     job: str
@@ -120,14 +121,37 @@ class JobAdvice(Struct, frozen=True):
     memory_peak_mib: int
     memory_mib: int
     bottleneck: str
+    meaning: str
     missing: str = ""
     advice: tuple[SizingAdvice, ...] = ()
 
 
+Followed = Literal["changed", "cleared", "unchanged", "gone", "too early"]
+
+
+class EarlierAdvice(Struct, frozen=True):
+    """Advice that was given at `given_ms`, and what happened since then. changed: the job holds something else.
+    cleared: it holds the same, and the rule does not apply any more. unchanged: the rule still applies. gone: it held
+    nothing since. too early: less than a day was measured. `held` and `held_now` are what a pod held, in words;
+    `mean_milli` is the mean real use, `gpu_s_per_day` what the job held in a day, and `..._now` the same since then."""
+
+    job: str
+    rule: str
+    given_ms: int
+    followed: Followed
+    held: str
+    held_now: str
+    mean_milli: int
+    mean_now_milli: int
+    gpu_s_per_day: int
+    gpu_s_per_day_now: int
+
+
 class JobAdviceList(Struct, frozen=True):
-    """The advice for the jobs of a period."""
+    """The advice for the jobs of a period. `earlier` is what became of advice in a record."""
 
     now_ms: int
     start_ms: int
     end_ms: int
     jobs: tuple[JobAdvice, ...]
+    earlier: tuple[EarlierAdvice, ...] = ()

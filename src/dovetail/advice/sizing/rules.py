@@ -163,7 +163,7 @@ def _mig(seen: JobSeen) -> Proposal | None:
     return Proposal(
         f"{seen.needed_text}, below the {percent(found.compute_milli)} of the SMs of "
         f"a {profile.name}, and its memory peak of {gib(seen.total.memory_peak_mib)} fits the "
-        f"{gib(profile.memory_mib)} of that",
+        f"{gib(profile.memory_mib)} of the instance",
         f"request {profile.resource} in place of the GPU: an instance has memory, processors and faults of its own",
         saves_milli=1000 - found.milli,
         change=SizeChange("mig", resource=profile.resource),
@@ -239,7 +239,7 @@ RULES: tuple[SizingRule, ...] = (
         "unused-gpus", "GPUs of the pod are not used",
         "some GPUs of a pod were idle at least 95 % of the time, and others were not",
         "a phase that needs all of them, and did not come in the window",
-        "a run in which the idle GPUs were used", "GPUs that a program does not see are idle, whatever its load",
+        "a run uses the GPUs that were idle", "GPUs that a program does not see are idle, whatever its load",
         _unused,
     ),
     SizingRule(
@@ -253,7 +253,7 @@ RULES: tuple[SizingRule, ...] = (
         "a day was measured, and it was idle at least 95 % of that and used at most 1 % in the mean (a notebook: idle "
         "at least 70 %)",
         "the next start takes as long as the queue and the image; what is not saved is lost",
-        "work that NVML does not see, as on another GPU, or a load that comes once a month",
+        "it did work that NVML does not see, or its load comes once a month",
         "Kubeflow culls notebooks after 1440 minutes (ENABLE_CULLING)", _idle, early=True,
     ),
     SizingRule(
@@ -293,7 +293,7 @@ RULES: tuple[SizingRule, ...] = (
         "one GPU for each pod, a p95 (p99 of a service) below the compute slices of a profile of up to 3 of 7, and a "
         "memory peak of at most 90 % of its memory",
         "the node has to offer the profile; bandwidth is divided with the memory; an instance has no NVLink",
-        "a load that is higher than in the window; on the instance the p95 of real use reaches 90 %",
+        "its load rises above that of the window, or its real use on the instance reaches 90 % at the p95",
         f"NVIDIA's MIG user guide; {_3G}", _mig,
     ),
     SizingRule(

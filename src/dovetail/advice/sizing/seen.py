@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 from itertools import groupby
 
@@ -19,7 +18,7 @@ from dovetail.advice.gpus import GpuProduct, named
 from dovetail.advice.sizing.thresholds import FEWEST_DAYS, FEWEST_RUNS, LEAST_COVERAGE
 from dovetail.advice.sizing.workload import Workload, is_replicated, workload_of
 from dovetail.history.job_use import DeviceUse, JobsUse, JobUse
-from dovetail.monitoring.bottleneck import UNKNOWN, classify
+from dovetail.monitoring.bottleneck import UNKNOWN, Bottleneck, classify
 
 
 def percent(milli: int) -> str:
@@ -108,32 +107,32 @@ class JobSeen(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def classes(self) -> list[tuple[DeviceUse, str]]:
-        """The members with the names of their classes."""
-        found: list[tuple[DeviceUse, str]] = []
+    def classes(self) -> list[tuple[DeviceUse, Bottleneck]]:
+        """The members with their classes."""
+        found: list[tuple[DeviceUse, Bottleneck]] = []
         compare = self.whole and not self.replicated
         for _, group in groupby(self.members, lambda one: one.run):
             members = list(group)
             means = [one.means() for one in members]
             classes = classify(means) if compare else [classify((one,))[0] for one in means]
-            found += zip(members, (one.name for one in classes), strict=True)
+            found += zip(members, classes, strict=True)
         return found
 
     @property
-    def bottleneck(self) -> str:
+    def bottleneck(self) -> Bottleneck:
         """The class of most of the time."""
-        class_ms: Counter[str] = Counter()
-        for one, name in self.classes:
-            class_ms[name] += one.measured_ms
-        return next((name for name, _ in class_ms.most_common(1)), UNKNOWN.name)
+        class_ms: dict[Bottleneck, int] = {}
+        for one, found in self.classes:
+            class_ms[found] = class_ms.get(found, 0) + one.measured_ms
+        return max(class_ms, key=lambda found: class_ms[found], default=UNKNOWN)
 
     def part_of_class(self, name: str) -> int:
         """The part of the measured time that was of a class, in thousandths."""
-        return self._part(sum(one.measured_ms for one, found in self.classes if found == name))
+        return self._part(sum(one.measured_ms for one, found in self.classes if found.name == name))
 
     def part_of_runs(self, name: str) -> int:
         """The part of the measured time of the runs in which a GPU was of a class, in thousandths."""
-        runs = {one.run for one, found in self.classes if found == name}
+        runs = {one.run for one, found in self.classes if found.name == name}
         return self._part(sum(one.measured_ms for one in self.members if one.run in runs))
 
     def _part(self, ms: int) -> int:

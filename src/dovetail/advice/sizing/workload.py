@@ -18,12 +18,12 @@ _NOTEBOOK_NAME = re.compile(str(resolved()["notebook_pods"]))
 _NOTEBOOK_LABELS = ("notebook-name", "hub.jupyter.org/username")
 """Of Kubeflow's notebook controller, and of JupyterHub on Kubernetes."""
 _NOTEBOOKS = frozenset(("Notebook", "Workspace"))
-_TRAINING = frozenset((
+TRAINING = frozenset((
     "Job", "CronJob", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob",
     "RayJob",
 ))  # fmt: skip
 _REPLICAS = frozenset(("Deployment", "ReplicaSet", "StatefulSet", "InferenceService", "Rollout"))
-_SERVING = _REPLICAS | {"LeaderWorkerSet", "RayService"}
+SERVING = _REPLICAS | {"LeaderWorkerSet", "RayService"}
 
 
 def workload_of(pod: PodRecord) -> Workload:
@@ -31,9 +31,9 @@ def workload_of(pod: PodRecord) -> Workload:
     named = _NOTEBOOK_NAME.fullmatch(pod.name) or _NOTEBOOK_NAME.fullmatch(pod.job)
     if pod.kind in _NOTEBOOKS or any(label in pod.labels for label in _NOTEBOOK_LABELS) or named:
         return "notebook"
-    if pod.kind in _TRAINING:
+    if pod.kind in TRAINING:
         return "training"
-    return "serving" if pod.kind in _SERVING else "other"
+    return "serving" if pod.kind in SERVING else "other"
 
 
 def is_replicated(pod: PodRecord) -> bool:
