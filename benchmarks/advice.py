@@ -5,9 +5,9 @@
 
 Each seed makes jobs of every kind of `KINDS`, with random sizes, hours and loads. Their use is noisy and has gaps, as
 readings have: hours without data, hours of which a part was measured, readings that are far off. The right answer
-for each kind is given with it. Precision: of the advice that was given, the part that is the right one for its job.
+for each kind is beside it. Precision: of all pieces of advice, the part that is right for its job.
 Recall: of the jobs for which there is right advice, those that got it. Unsafe is advice that would take from a job of
-which the truth says that it needs all that it has.
+which the truth shows that it needs all that it has.
 """
 
 from __future__ import annotations
@@ -449,12 +449,15 @@ class Score(Struct, frozen=True):
 
 
 def score(found: list[Answer]) -> Score:
-    given = [rule in one.right for one in found for rule in one.advised]
+    advised = [rule in one.right for one in found for rule in one.advised]
     wanted = [any(rule in one.advised for rule in one.right) for one in found if one.right]
-    return Score(
-        len(found), len(given), round(sum(given) / max(1, len(given)), 4), round(sum(wanted) / max(1, len(wanted)), 4),
-        round(sum(one.verdict_right for one in found) / max(1, len(found)), 4), sum(one.unsafe for one in found),
-    )  # fmt: skip
+    verdicts = [one.verdict_right for one in found]
+    unsafe = sum(one.unsafe for one in found)
+    return Score(len(found), len(advised), _part(advised), _part(wanted), _part(verdicts), unsafe)
+
+
+def _part(true: list[bool]) -> float:
+    return round(sum(true) / max(1, len(true)), 4)
 
 
 def main() -> None:
@@ -467,10 +470,10 @@ def main() -> None:
     if options.output == "json":
         print(json.dumps({"score": asdict(total), "answers": [asdict(one) for one in found]}))
         return
-    print(f"{'kind':<30} {'right':<20} {'given, by number of jobs'}")
+    print(f"{'kind':<30} {'right':<20} {'advised, by number of jobs'}")
     for kind in KINDS:
-        given = Counter(", ".join(one.advised) or one.verdict for one in found if one.kind == kind.name)
-        print(f"{kind.name:<30} {', '.join(kind.right) or kind.verdict:<20} {dict(given)}")
+        advised = Counter(", ".join(one.advised) or one.verdict for one in found if one.kind == kind.name)
+        print(f"{kind.name:<30} {', '.join(kind.right) or kind.verdict:<20} {dict(advised)}")
     print(f"precision {total.precision}, recall {total.recall}, verdicts {total.verdicts}, unsafe {total.unsafe}; "
           f"{total.jobs} jobs, {total.advised} pieces of advice")  # fmt: skip
 

@@ -176,9 +176,9 @@ def test_wrong_usage_and_errors(tmp_path: Path) -> None:
 
 def test_what_became_of_earlier_advice(tmp_path: Path, store: MemoryReader) -> None:
     record = tmp_path / "advice.json"
-    assert "given before" not in shown("--record", str(record))
-    given = json.loads(record.read_text())["given"]
-    assert [(one["namespace"], one["name"], one["rule"]) for one in given] == [
+    assert "advised before" not in shown("--record", str(record))
+    advised = json.loads(record.read_text())["advice"]
+    assert [(one["namespace"], one["name"], one["rule"]) for one in advised] == [
         ("ml", "serve", "mig"),
         ("web", "serve", "mig"),
     ]
@@ -198,8 +198,8 @@ def test_what_became_of_earlier_advice(tmp_path: Path, store: MemoryReader) -> N
     first = answer["earlier"][0]
     assert (first["gpu_s_per_day"], first["gpu_s_per_day_now"]) == (86_400, 86_400 * 142 // 1000)
     table = shown("--record", str(record))
-    assert "Advice that was given before:" in table and "1 x NVIDIA-H100-80GB-HBM3 (whole)" in table
-    assert "given before" not in shown("--record", str(record), "--no-headers")
+    assert "What was advised before:" in table and "1 x NVIDIA-H100-80GB-HBM3 (whole)" in table
+    assert "advised before" not in shown("--record", str(record), "--no-headers")
 
 
 @pytest.mark.parametrize(("text", "wrong"), [("{", "not a record of advice"), ('{"format": 2}', "its format is 2")])

@@ -54,8 +54,8 @@ def test_fields_of_what_is_inside() -> None:
     inside = {span for row in rows if row.code[0] == ["advice"] for span in row.code[1]}
     kinds = (SizingAdvice, Saving, SizeChange)
     assert {one.name for kind in kinds for one in fields(kind)} | set(get_args(ChangeKind)) == inside
-    (followed,) = [row.code[1] for row in page("docs/reference/cli.md").section("dovetail advise").rows("field of `earlier`")
-                   if row.code[0] == ["followed"]]  # fmt: skip
+    earlier = page("docs/reference/cli.md").section("dovetail advise").rows("field of `earlier`")
+    (followed,) = [row.code[1] for row in earlier if row.code[0] == ["followed"]]
     assert set(followed) == set(get_args(Followed))
 
 

@@ -24,8 +24,8 @@ def followed(file: str, uses: JobsUse, reader: HistoryReader, now_ms: int) -> tu
     now is added to the file. Raises ClickException."""
     record = _read(file)
 
-    def seen_since(given_ms: int, jobs: Iterable[JobKey]) -> list[JobSeen]:
-        return seen_of(job_uses(reader, Period(given_ms, now_ms), frozenset(jobs)))
+    def seen_since(advised_ms: int, jobs: Iterable[JobKey]) -> list[JobSeen]:
+        return seen_of(job_uses(reader, Period(advised_ms, now_ms), frozenset(jobs)))
 
     found = earlier(record, now_ms, seen_since)
     _write(file, recorded(record, seen_of(uses), now_ms))

@@ -101,12 +101,12 @@ def notes(answer: JobAdviceList, console: Console) -> None:
 
 def earlier(answer: JobAdviceList, console: Console) -> None:
     """Print what became of earlier advice."""
-    console.print("Advice that was given before:")
+    console.print("What was advised before:")
     table = Table(
-        "job", "rule", "given", "since then", prose("held"), prose("holds now"), right("use"), right("use now")
+        "job", "rule", "advised", "since then", prose("held"), prose("holds now"), right("use"), right("use now")
     )
     for one in answer.earlier:
-        since = ago(one.given_ms, answer.now_ms)
+        since = ago(one.advised_ms, answer.now_ms)
         table.add_row(
             foreign(one.job), one.rule, f"{since} ago", one.followed, foreign(one.held), foreign(one.held_now) or "-",
             percent(one.mean_milli), percent(one.mean_now_milli) if one.held_now else "-",

@@ -14,7 +14,7 @@ NOW_MS = 10**12
 
 def _followed(since: JobSeen | None) -> str:
     record = recorded(AdviceRecord(), [SMALL], NOW_MS)
-    (found,) = earlier(record, NOW_MS + 1, lambda given_ms, jobs: [since] if since is not None else [])
+    (found,) = earlier(record, NOW_MS + 1, lambda advised_ms, jobs: [since] if since is not None else [])
     return found.followed
 
 
@@ -29,10 +29,10 @@ def test_each_outcome() -> None:
 
 def test_a_record_keeps_the_first_time_and_forgets_old_advice() -> None:
     first = recorded(AdviceRecord(), [SMALL, FULL], NOW_MS)
-    assert [(one.rule, one.given_ms) for one in first.given] == [("mig", NOW_MS)]
+    assert [(one.rule, one.advised_ms) for one in first.advice] == [("mig", NOW_MS)]
     again = recorded(first, [SMALL], NOW_MS + 2 * KEPT_MS)
     assert again == first
     assert recorded(first, [], NOW_MS + KEPT_MS - 1) == first
-    assert recorded(first, [], NOW_MS + KEPT_MS).given == ()
-    # What was given at this moment has no past yet.
-    assert earlier(first, NOW_MS, lambda given_ms, jobs: [SMALL]) == ()
+    assert recorded(first, [], NOW_MS + KEPT_MS).advice == ()
+    # What is advised at this moment has no past yet.
+    assert earlier(first, NOW_MS, lambda advised_ms, jobs: [SMALL]) == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When which advice is given: each rule at its edges, and what is never advised."""
+"""When what is advised: each rule at its edges, and what is never advised."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_mean_alone_triggers_nothing() -> None:
 def test_a_service_with_a_high_p95_keeps_its_size(
     use: list[tuple[int, int]], model: str, peak_mib: int, number: int
 ) -> None:
-    used = [(value, hours) for value, hours in use] + [(850, max(1, sum(hours for _, hours in use) // 10))]
+    used = [(value, hours) for value, hours in use] + [(850, 1 + sum(hours for _, hours in use) // 10)]
     for per_pod in (True, False):
         seen = job(*gpus(number, used, model=model, peak_mib=peak_mib, per_pod=per_pod), kind="Deployment",
                    models=[H100, A100, L4, T4])  # fmt: skip

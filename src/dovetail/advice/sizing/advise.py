@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dovetail.advice.sizing import thresholds as limits
-from dovetail.advice.sizing.rule import JobAdvice, PriceOf, Proposal, Saving, SizingAdvice, SizingRule, Verdict
+from dovetail.advice.sizing.rule import JobAdvice, PriceOf, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen, percent, seen_of
 from dovetail.history.job_use import JobsUse
@@ -38,7 +38,7 @@ def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
     )  # fmt: skip
 
 
-def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, Proposal]]:
+def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, SizeProposal]]:
     """The rules that apply to a job, with what they propose."""
     decided = False
     for rule in RULES:
@@ -58,14 +58,14 @@ def _missing(seen: JobSeen) -> str:
     return f"measured days: {days}, runs: {runs}; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
 
 
-def _advice(seen: JobSeen, rule: SizingRule, proposal: Proposal, price: PriceOf | None) -> SizingAdvice:
+def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal, price: PriceOf | None) -> SizingAdvice:
     return SizingAdvice(
         rule.name, rule.title, proposal.cause, proposal.action, proposal.gain, rule.risk, rule.falsifier,
         _saving(seen, proposal, price), proposal.change,
     )  # fmt: skip
 
 
-def _saving(seen: JobSeen, proposal: Proposal, price: PriceOf | None) -> Saving:
+def _saving(seen: JobSeen, proposal: SizeProposal, price: PriceOf | None) -> Saving:
     held_s = seen.use.held_gpu // GPU_SECOND
     saved_s = seen.use.held_gpu * proposal.saves_milli // (1000 * GPU_SECOND)
     own = price(seen.gpu.model) if price is not None and seen.gpu is not None else None

@@ -29,7 +29,7 @@ from dovetail.core.devices.mig import products as mig_products
 from dovetail.core.devices.mig.geometry import MigProfile
 
 
-class Slice(Struct, frozen=True):
+class MigFit(Struct, frozen=True):
     """A MIG profile, and what an instance of it counts of the card, in thousandths."""
 
     profile: MigProfile
@@ -37,7 +37,7 @@ class Slice(Struct, frozen=True):
     compute_milli: int
 
 
-def mig_slice(seen: JobSeen) -> Slice | None:
+def mig_slice(seen: JobSeen) -> MigFit | None:
     """The smallest MIG profile that holds what a pod does on its GPU."""
     geometry = mig_products.of_product(seen.gpu.name) if seen.gpu is not None else None
     if seen.gpu is None or geometry is None:
@@ -48,7 +48,7 @@ def mig_slice(seen: JobSeen) -> Slice | None:
         enough = seen.needed < compute and seen.total.memory_peak_mib * 1000 <= profile.memory_mib * MEMORY_LOAD
         if profile.compute_slices <= MIG_SLICES and profile.compute_slices < geometry.compute_slices and enough:
             memory = profile.memory_slices * 1000 // card.memory_slices
-            return Slice(profile, max(compute, memory), compute)
+            return MigFit(profile, max(compute, memory), compute)
     return None
 
 

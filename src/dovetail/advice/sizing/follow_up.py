@@ -2,8 +2,8 @@
 """Whether advice was followed: what was advised before, beside what happened since.
 
 Rules
-- A record keeps each piece of advice with the time at which it was given first, and what its job held then. It keeps it
-  while it is given, and `KEPT_MS` from when it was first.
+- A record keeps each piece of advice with the time of the first, and what its job held then. It keeps it while the rule
+  applies, and `KEPT_MS` from when it was first.
 - What a job holds now is what its latest pod holds: a job that was changed in between held both.
 """
 
@@ -24,13 +24,13 @@ KEPT_MS = 90 * ONE_DAY_MS
 FORMAT = 1
 
 
-class GivenAdvice(Struct, frozen=True):
-    """A piece of advice as it was given. See EarlierAdvice for the fields."""
+class RecordedAdvice(Struct, frozen=True):
+    """A piece of advice in a record. See EarlierAdvice for the fields."""
 
     namespace: str
     name: str
     rule: str
-    given_ms: int
+    advised_ms: int
     held: str
     mean_milli: int
     gpu_s_per_day: int
@@ -40,7 +40,7 @@ class AdviceRecord(Struct, frozen=True):
     """The content of the file. `format` is that of the file."""
 
     format: int = FORMAT
-    given: tuple[GivenAdvice, ...] = ()
+    advice: tuple[RecordedAdvice, ...] = ()
 
 
 SeenSince = Callable[[int, Iterable[JobKey]], Iterable[JobSeen]]
@@ -49,56 +49,56 @@ SeenSince = Callable[[int, Iterable[JobKey]], Iterable[JobSeen]]
 
 def recorded(record: AdviceRecord, seen: Iterable[JobSeen], now_ms: int) -> AdviceRecord:
     """The record with the advice that these jobs get now."""
-    given = {_key(one): one for one in record.given}
+    before = {_key(one): one for one in record.advice}
     current = {
-        (one.use.namespace, one.use.name, rule.name): _given(one, rule.name, now_ms)
+        (one.use.namespace, one.use.name, rule.name): _recorded(one, rule.name, now_ms)
         for one in seen
         for rule, _ in applying(one)
     }
-    kept = {key: one for key, one in given.items() if key in current or one.given_ms > now_ms - KEPT_MS}
-    return replace(record, given=tuple((current | kept)[key] for key in sorted(current | kept)))
+    kept = {key: one for key, one in before.items() if key in current or one.advised_ms > now_ms - KEPT_MS}
+    return replace(record, advice=tuple((current | kept)[key] for key in sorted(current | kept)))
 
 
 def earlier(record: AdviceRecord, now_ms: int, seen_since: SeenSince) -> tuple[EarlierAdvice, ...]:
     """What became of the advice in the record, the oldest first."""
     found = []
-    times = sorted({one.given_ms for one in record.given if one.given_ms < now_ms})
-    for given_ms in times:
-        of_then = [one for one in record.given if one.given_ms == given_ms]
+    times = sorted({one.advised_ms for one in record.advice if one.advised_ms < now_ms})
+    for advised_ms in times:
+        of_then = [one for one in record.advice if one.advised_ms == advised_ms]
         jobs = {(one.namespace, one.name) for one in of_then}
-        seen = {(one.use.namespace, one.use.name): one for one in seen_since(given_ms, jobs)}
+        seen = {(one.use.namespace, one.use.name): one for one in seen_since(advised_ms, jobs)}
         found += [_earlier(one, seen.get((one.namespace, one.name))) for one in of_then]
     return tuple(found)
 
 
-def _key(one: GivenAdvice) -> tuple[str, str, str]:
+def _key(one: RecordedAdvice) -> tuple[str, str, str]:
     return one.namespace, one.name, one.rule
 
 
-def _given(seen: JobSeen, rule: str, now_ms: int) -> GivenAdvice:
+def _recorded(seen: JobSeen, rule: str, now_ms: int) -> RecordedAdvice:
     use = seen.use
-    return GivenAdvice(
+    return RecordedAdvice(
         use.namespace, use.name, rule, now_ms, held_by(seen), seen.total.mean_milli, _gpu_s_per_day(seen)
     )  # fmt: skip
 
 
-def _earlier(given: GivenAdvice, seen: JobSeen | None) -> EarlierAdvice:
+def _earlier(one: RecordedAdvice, seen: JobSeen | None) -> EarlierAdvice:
     held_now = held_by(seen) if seen is not None else ""
     return EarlierAdvice(
-        f"{given.namespace}/{given.name}", given.rule, given.given_ms, _followed(given, seen, held_now), given.held,
-        held_now, given.mean_milli, seen.total.mean_milli if seen is not None else 0, given.gpu_s_per_day,
+        f"{one.namespace}/{one.name}", one.rule, one.advised_ms, _followed(one, seen, held_now), one.held,
+        held_now, one.mean_milli, seen.total.mean_milli if seen is not None else 0, one.gpu_s_per_day,
         _gpu_s_per_day(seen) if seen is not None else 0,
     )  # fmt: skip
 
 
-def _followed(given: GivenAdvice, seen: JobSeen | None, held_now: str) -> Followed:
+def _followed(one: RecordedAdvice, seen: JobSeen | None, held_now: str) -> Followed:
     if seen is None:
         return "gone"
-    if held_now != given.held:
+    if held_now != one.held:
         return "changed"
     if seen.total.measured_ms < ONE_DAY_MS:
         return "too early"
-    if any(rule.name == given.rule for rule, _ in applying(seen)):
+    if any(rule.name == one.rule for rule, _ in applying(seen)):
         return "unchanged"
     return "cleared" if seen.enough else "too early"
 

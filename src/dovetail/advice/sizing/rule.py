@@ -25,7 +25,7 @@ class SizeChange(Struct, frozen=True):
     resource: str = ""
 
 
-class Proposal(Struct, frozen=True):
+class SizeProposal(Struct, frozen=True):
     """What a rule proposes for a job. `saves_milli` is the part of the GPU time that is saved, in thousandths, and
     `cheaper` the model to which the job moves. `gain` states what there is to win where that is not known."""
 
@@ -39,7 +39,7 @@ class Proposal(Struct, frozen=True):
 
 class SizingRule(Struct, frozen=True):
     """`proposes` is None for a job to which the rule does not apply. `early`: it does not need the data of a week.
-    `beside`: it is given beside others; of all other rules, the first that applies is. `falsifier` is what would show
+    `beside`: it is advised beside others; of all other rules, the first that applies is. `falsifier` is what would show
     that the advice was wrong; `source` is where the rule is from."""
 
     name: str
@@ -48,7 +48,7 @@ class SizingRule(Struct, frozen=True):
     risk: str
     falsifier: str
     source: str
-    proposes: Callable[[JobSeen], Proposal | None]
+    proposes: Callable[[JobSeen], SizeProposal | None]
     early: bool = False
     beside: bool = False
 
@@ -76,7 +76,7 @@ class Saving(Struct, frozen=True):
 
 
 class SizingAdvice(Struct, frozen=True):
-    """One piece of advice. See SizingRule and Proposal for the fields."""
+    """One piece of advice. See SizingRule and SizeProposal for the fields."""
 
     rule: str
     title: str
@@ -130,14 +130,14 @@ Followed = Literal["changed", "cleared", "unchanged", "gone", "too early"]
 
 
 class EarlierAdvice(Struct, frozen=True):
-    """Advice that was given at `given_ms`, and what happened since then. changed: the job holds something else.
+    """Advice of the time `advised_ms`, and what happened since then. changed: the job holds something else.
     cleared: it holds the same, and the rule does not apply any more. unchanged: the rule still applies. gone: it held
     nothing since. too early: less than a day was measured. `held` and `held_now` are what a pod held, in words;
     `mean_milli` is the mean real use, `gpu_s_per_day` what the job held in a day, and `..._now` the same since then."""
 
     job: str
     rule: str
-    given_ms: int
+    advised_ms: int
     followed: Followed
     held: str
     held_now: str

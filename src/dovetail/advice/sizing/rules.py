@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules for sizes, as a table: when which advice is given.
+"""The rules for sizes, as a table: when what is advised.
 
-Rules: faults come first, as a job that hangs or waits for one GPU says nothing about its size; then what keeps the GPUs
+Rules: faults come first, as a job that hangs or waits for one GPU does not show its size; then what keeps the GPUs
 from work, for which a smaller GPU would be no help; then sizes. No rule is triggered by a mean of real use alone.
 """
 
@@ -11,7 +11,7 @@ import re
 
 from dovetail.advice.sizing import fit
 from dovetail.advice.sizing import thresholds as limits
-from dovetail.advice.sizing.rule import Proposal, SizeChange, SizingRule
+from dovetail.advice.sizing.rule import SizeChange, SizeProposal, SizingRule
 from dovetail.advice.sizing.seen import JobSeen, gib, percent
 from dovetail.monitoring.bottleneck import COMMUNICATION, HUNG, STRAGGLER
 
@@ -19,11 +19,11 @@ _OUT_OF_MEMORY = re.compile(r"CUDA(_ERROR_| error: )?out[ _]of[ _]memory|OutOfMe
 _HOUR_MS = 3_600_000
 
 
-def _hung(seen: JobSeen) -> Proposal | None:
+def _hung(seen: JobSeen) -> SizeProposal | None:
     longest_ms = max((one.hung_ms for one in seen.members), default=0)
     if longest_ms < limits.HUNG_MS:
         return None
-    return Proposal(
+    return SizeProposal(
         f"a GPU ran at full utilization near idle power for {longest_ms // _HOUR_MS} h: kernels are resident and do "
         f"not advance",
         "see where its ranks wait (py-spy dump, NCCL_DEBUG=INFO), and set a timeout of NCCL; its size does not matter",
@@ -31,7 +31,7 @@ def _hung(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _unused(seen: JobSeen) -> Proposal | None:
+def _unused(seen: JobSeen) -> SizeProposal | None:
     held = seen.use.most_per_pod
     if not seen.whole or held < 2 or seen.needed < limits.USED_P95:
         return None
@@ -42,7 +42,7 @@ def _unused(seen: JobSeen) -> Proposal | None:
     most = max((sum(used) for used in by_pod.values()), default=0)
     if not 0 < most < held or any(len(used) < held for used in by_pod.values()):
         return None
-    return Proposal(
+    return SizeProposal(
         f"{held - most} of the {held} GPUs of a pod were idle at least {percent(limits.UNUSED_IDLE)} of the time: the "
         f"program does not use them (CUDA_VISIBLE_DEVICES, number of processes)",
         f"request {most}, or start a process for each GPU",
@@ -51,25 +51,25 @@ def _unused(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _straggler(seen: JobSeen) -> Proposal | None:
+def _straggler(seen: JobSeen) -> SizeProposal | None:
     if seen.workload != "training" or seen.part_of_runs(STRAGGLER.name) < limits.STRAGGLES:
         return None
     means = [one.mean_milli for one in seen.members]
-    return Proposal(
+    return SizeProposal(
         f"a GPU of the job is used {percent(min(means))}, others up to {percent(max(means))}: they wait for it",
         "compare its clocks, throttling, NVLinks and data loading (`dovetail top`); its size does not matter",
         gain="the time in which the others wait for it",
     )
 
 
-def _idle(seen: JobSeen) -> Proposal | None:
+def _idle(seen: JobSeen) -> SizeProposal | None:
     if seen.total.measured_ms < limits.ONE_DAY_MS:
         return None
     idle = seen.total.idle_milli
     if seen.workload == "notebook":
         if idle < limits.IDLE_NOTEBOOK:
             return None
-        return Proposal(
+        return SizeProposal(
             f"the notebook computed {percent(1000 - idle)} of the time for which it held its GPU",
             "end it when it is not used, or let it be culled: ENABLE_CULLING of Kubeflow's notebook controller, "
             "`cull.timeout` of JupyterHub",
@@ -81,18 +81,18 @@ def _idle(seen: JobSeen) -> Proposal | None:
         "serving": "scale it to zero while there are no requests, or release the GPU",
         "training": "end it, and set activeDeadlineSeconds or dovetail.dev/max-runtime",
     }.get(seen.workload, "end it, or run it without a GPU")
-    return Proposal(
+    return SizeProposal(
         f"its GPUs were idle {percent(idle)} of the time, and used {percent(seen.total.mean_milli)} in the mean",
         action,
         saves_milli=idle,
     )  # fmt: skip
 
 
-def _out_of_memory(seen: JobSeen) -> Proposal | None:
+def _out_of_memory(seen: JobSeen) -> SizeProposal | None:
     failed = next((message for message in seen.use.messages if _OUT_OF_MEMORY.search(message)), "")
     if not failed:
         return None
-    return Proposal(
+    return SizeProposal(
         f"a pod failed as the memory of its GPU did not suffice; the most that was seen in use is "
         f"{gib(seen.total.memory_peak_mib)}",
         "a GPU or a MIG profile with more memory, a smaller batch, or sharded optimizer states; `dovetail memory` "
@@ -101,10 +101,10 @@ def _out_of_memory(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _io_bound(seen: JobSeen) -> Proposal | None:
+def _io_bound(seen: JobSeen) -> SizeProposal | None:
     if seen.part_of_class("io-bound") < limits.CLASS_TIME or seen.needed > limits.QUIET_P95:
         return None
-    return Proposal(
+    return SizeProposal(
         "the GPUs wait for data: much is copied to them, and few of their SMs work",
         "more CPUs for each GPU and more loader workers, local NVMe, pinned memory; not a smaller GPU, which would "
         "wait as long",
@@ -113,13 +113,13 @@ def _io_bound(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _communication(seen: JobSeen) -> Proposal | None:
+def _communication(seen: JobSeen) -> SizeProposal | None:
     gpus = seen.devices
     if gpus < 2 or seen.part_of_class(COMMUNICATION.name) < limits.CLASS_TIME:
         return None
     inside = seen.use.most_per_pod
     halved = SizeChange("gpus", inside // 2) if inside == gpus and inside % 2 == 0 else None
-    return Proposal(
+    return SizeProposal(
         "the GPUs exchange much, and their SMs work only in between",
         f"fewer and closer GPUs, such as {max(1, gpus // 2)} in one NVLink domain, or transfers that overlap with work",
         gain="the time in which the GPUs wait for one another",
@@ -127,40 +127,40 @@ def _communication(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _memory_bound(seen: JobSeen) -> Proposal | None:
+def _memory_bound(seen: JobSeen) -> SizeProposal | None:
     if seen.part_of_class("memory-bound") < limits.CLASS_TIME or seen.needed > limits.QUIET_P95:
         return None
     better = fit.more_bandwidth(seen)
     other = f"a GPU with more memory bandwidth: {better.model} of this cluster" if better is not None else (
         "a GPU with more memory bandwidth; this cluster has none that is known"
     )  # fmt: skip
-    return Proposal(
+    return SizeProposal(
         "memory bandwidth bounds it: memory is busy most of the time, the SMs are not",
         f"{other}; larger tiles and fused kernels; not a smaller GPU or a MIG instance, which have less bandwidth",
         gain="the time that memory takes",
     )
 
 
-def _gaps(seen: JobSeen) -> Proposal | None:
+def _gaps(seen: JobSeen) -> SizeProposal | None:
     measured_ms = seen.total.measured_ms
     part = seen.total.gap_ms * 1000 // measured_ms if measured_ms else 0
     if seen.workload != "training" or part < limits.GAP or seen.p95 < limits.GAP_P95:
         return None
-    return Proposal(
+    return SizeProposal(
         f"its GPUs are idle {percent(part)} of the time between times of work: it evaluates, or saves, in between",
         "evaluate on CPUs or in a job of its own, and save checkpoints in the background; not a smaller GPU",
         saves_milli=part,
     )
 
 
-def _mig(seen: JobSeen) -> Proposal | None:
+def _mig(seen: JobSeen) -> SizeProposal | None:
     if not seen.whole or not seen.replicated or seen.use.most_per_pod > 1:
         return None
     found = fit.mig_slice(seen)
     if found is None:
         return None
     profile = found.profile
-    return Proposal(
+    return SizeProposal(
         f"{seen.needed_text}, below the {percent(found.compute_milli)} of the SMs of "
         f"a {profile.name}, and its memory peak of {gib(seen.total.memory_peak_mib)} fits the "
         f"{gib(profile.memory_mib)} of the instance",
@@ -170,7 +170,7 @@ def _mig(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _fewer(seen: JobSeen) -> Proposal | None:
+def _fewer(seen: JobSeen) -> SizeProposal | None:
     gpus = seen.use.most_per_pod if seen.replicated else seen.devices
     if not seen.whole or gpus < 2:
         return None
@@ -178,7 +178,7 @@ def _fewer(seen: JobSeen) -> Proposal | None:
     if fewest is None:
         return None
     inside = seen.use.most_per_pod == gpus
-    return Proposal(
+    return SizeProposal(
         f"{seen.needed_text} on its busiest GPU and no GPU had more than "
         f"{gib(seen.total.memory_peak_mib)} in use: {gpus} GPUs do the work of {fewest}",
         f"{fewest} in place of {gpus} GPUs, with a batch for each that is larger by as much",
@@ -187,13 +187,13 @@ def _fewer(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _smaller(seen: JobSeen) -> Proposal | None:
+def _smaller(seen: JobSeen) -> SizeProposal | None:
     if not seen.whole:
         return None
     found = fit.smaller(seen)
     if found is None:
         return None
-    return Proposal(
+    return SizeProposal(
         f"{seen.needed_text} and its memory peak is {gib(seen.total.memory_peak_mib)}: "
         f"{found.model} of this cluster holds both",
         f"run it on {found.model} ({gib(found.usable_mib)}): select nodes by nvidia.com/gpu.product={found.name}",
@@ -202,13 +202,13 @@ def _smaller(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _share(seen: JobSeen) -> Proposal | None:
+def _share(seen: JobSeen) -> SizeProposal | None:
     alone = seen.whole and seen.replicated and seen.use.most_per_pod == 1 and seen.workload != "training"
     most = fit.shares(seen) if alone else 0
     if most < 2:
         return None
     memory_mib = -(-seen.total.memory_peak_mib * 1000 // limits.MEMORY_LOAD)
-    return Proposal(
+    return SizeProposal(
         f"{seen.needed_text} and its memory peak is {gib(seen.total.memory_peak_mib)}: {most} such pods fit on one GPU",
         f"share the GPU by time-slicing with up to {most - 1} others like it: request nvidia.com/gpu.shared",
         saves_milli=(most - 1) * 1000 // most,
@@ -216,11 +216,11 @@ def _share(seen: JobSeen) -> Proposal | None:
     )
 
 
-def _spot(seen: JobSeen) -> Proposal | None:
+def _spot(seen: JobSeen) -> SizeProposal | None:
     models = {one.model for one in seen.use.devices}
     if seen.workload != "training" or seen.use.spot or not seen.use.interrupted or not models <= seen.spot_models:
         return None
-    return Proposal(
+    return SizeProposal(
         f"it went on after {seen.use.interrupted} interruptions and completed: it saves checkpoints",
         "run it on spot nodes; `dovetail spot` computes how often to save, and whether that pays",
         gain="the discount of spot nodes, less the work that is lost at interruptions",

@@ -19,7 +19,7 @@ UNUSED_IDLE, USED_P95 = 950, 200
 STRAGGLES, CLASS_TIME = 500, 500
 """The part of the time in which a class has to hold."""
 QUIET_P95 = 700
-"""A job that needs more does use its GPU at times: its mean says nothing about its size."""
+"""A job that needs more does use its GPU at times: its mean does not show its size."""
 GAP, GAP_P95 = 100, 500
 """Gaps of a tenth of the time, in hours whose busy time is real work."""
 GPU_LOAD = 800
