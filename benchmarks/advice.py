@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advice on sizes against synthetic truth: precision and recall over jobs whose right size is known.
 
-    python -m benchmarks.advice [--seeds 10] [-o json]
+    python -m benchmarks.advice [--seeds 10] [--noise 1] [-o json]
 
 Each seed makes jobs of every kind of `KINDS`, with random sizes, hours and loads. Their use is noisy and has gaps, as
 readings have: hours without data, hours of which a part was measured, readings that are far off. The right answer
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from dovetail.advice.sizing.advise import advise
 from dovetail.advice.sizing.rule import JobAdvice
@@ -84,6 +84,7 @@ class Shape(Struct, frozen=True):
     missing: float = 0.06
     interrupted: bool = False
     name: str = ""
+    noise: float = 1.0
 
 
 class Kind(Struct, frozen=True):
@@ -374,7 +375,7 @@ def hour_of(
     activity: Counter[str] = Counter()
     until = STEPS if random.random() < 0.95 else random.randint(1, STEPS)
     for step in range(until):
-        reading = reading_of(random, shape.load(random, gpu, hour, step))
+        reading = reading_of(random, shape.load(random, gpu, hour, step), shape.noise)
         real = sum(part.weight * reading[part.activity] for part in PARTS)
         measured_ms += _STEP_MS
         use += round(real * 1000) * _STEP_MS
@@ -386,11 +387,11 @@ def hour_of(
     return measured_ms, use, idle_ms, peak, tuple(histogram), dict(activity)
 
 
-def reading_of(random: Random, load: Load) -> Reading:
-    """A reading of the load: with noise, and one in 200 far off."""
-    if random.random() < 0.005:
+def reading_of(random: Random, load: Load, noise: float = 1.0) -> Reading:
+    """A reading of the load: 6 % off in the mean, and one in 200 far off, both times `noise`."""
+    if random.random() < 0.005 * noise:
         load = random.choice((NOTHING, Load(1.0, 0.9, 0.6, 1.0, power=0.9)))
-    factor = random.gauss(1.0, 0.06)
+    factor = max(0.0, random.gauss(1.0, 0.06 * noise))
 
     def noisy(value: float) -> float:
         return min(1.0, max(0.0, value * factor * random.uniform(0.97, 1.03)))
@@ -415,11 +416,11 @@ class Answer(Struct, frozen=True):
     unsafe: bool
 
 
-def answers(seed: int, each: int = 1, kinds: tuple[Kind, ...] = KINDS) -> Iterator[Answer]:
+def answers(seed: int, each: int = 1, noise: float = 1.0) -> Iterator[Answer]:
     """Of `each` jobs of every kind."""
     random = Random(seed)
-    all_kinds = [kind for kind in kinds for _ in range(each)]
-    jobs = [made_of(random, kind.make(random), number) for number, kind in enumerate(all_kinds)]
+    all_kinds = [kind for kind in KINDS for _ in range(each)]
+    jobs = [made_of(random, replace(kind.make(random), noise=noise), number) for number, kind in enumerate(all_kinds)]
     spare = [
         GpuSpan(f"GPU-spare-{i}", "spare", i, 5, model, "healthy", START_MS, spot=spot)
         for i, (model, spot) in enumerate(((H100, False), (A100, True), (L40S, False), (L4, False)))
@@ -463,9 +464,10 @@ def _part(true: list[bool]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--noise", type=float, default=1.0, help="a factor of the noise in readings")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     options = parser.parse_args()
-    found = [one for seed in range(options.seeds) for one in answers(seed)]
+    found = [one for seed in range(options.seeds) for one in answers(seed, noise=options.noise)]
     total = score(found)
     if options.output == "json":
         print(json.dumps({"score": asdict(total), "answers": [asdict(one) for one in found]}))
