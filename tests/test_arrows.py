@@ -38,8 +38,8 @@ ROOMS = {
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "jobs": {"core", "kube", "views"},
     "sim": {"core"},
-    "advice": {"core", "kube"},
-    "history": {"core", "kube"},
+    "advice": {"core", "history", "kube", "monitoring"},
+    "history": {"core", "kube", "monitoring"},
     "cli": {
         "advice",
         "agentplanes",

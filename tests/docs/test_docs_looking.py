@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import fields
 
 from dovetail.cli import columns
+from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.jobs import COLUMNS
 from dovetail.cli.listing import API_VERSION
 from dovetail.core.reasons import Expected
@@ -94,7 +95,7 @@ def test_fields_of_what_is_inside(command: str, head: str, field: str, kinds: tu
 def test_columns_of_lists() -> None:
     lists = {
         "jobs": COLUMNS, "queue": columns.QUEUE, "nodes": columns.NODES, "leases": columns.LEASES,
-        "share": columns.SHARE, "free": columns.FREE,
+        "share": columns.SHARE, "free": columns.FREE, "advise": ADVICE,
     }  # fmt: skip
     section = page(CLI).section("Lists")
     written = {row.cells[0].partition("]")[0].removeprefix("["): row.code[1:] for row in section.rows("list")}

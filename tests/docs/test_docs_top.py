@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.views import bottleneck
+from dovetail.monitoring import bottleneck
 from tests.docs.pages import page
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _COMMANDS = {
+    "advise": "Advise on the size of jobs, from how they used their GPUs.",
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "cancel": "Cancel jobs: delete the object of each, and so its pods.",
     "collector": "Write the history of a cluster into a file, for `history`.",

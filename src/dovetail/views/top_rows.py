@@ -4,7 +4,7 @@
 Rules
 - Values are means over a window, of the samples in it; memory, power and temperature are the last ones. Counters are
   turned into rates by the difference of two samples; one that was set back begins again.
-- The class of a GPU (`views.bottleneck`) compares it with the other GPUs of its job; MIG instances and GPUs that
+- The class of a GPU (`monitoring.bottleneck`) compares it with the other GPUs of its job; MIG instances and GPUs that
   several containers share are compared with none.
 - A GPU with MIG instances is not listed beside them: they have its power, temperature and health.
 """
@@ -20,7 +20,7 @@ from msgspec import Struct
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
-from dovetail.views.bottleneck import IDLE, Activity, Bottleneck, classify, real_utilization
+from dovetail.monitoring.bottleneck import IDLE, Activity, Bottleneck, classify, real_utilization
 
 WINDOW_S = 30.0
 _GAP_S = 120.0

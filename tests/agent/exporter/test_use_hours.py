@@ -102,6 +102,16 @@ def test_a_gpu_below_the_threshold_is_idle(node: Node, clocks: Clocks) -> None:
     assert one.activity == {"utilization": (40 + 50) * 2000}
 
 
+def test_power_is_a_part_of_the_limit_in_force(node: Node, clocks: Clocks) -> None:
+    node.held(a="p")
+    power, limit = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
+    for values in ({}, {power: 350.0, limit: 700.0}, {power: 350.0}, {power: 350.0, limit: 0.0}):
+        node.read(**BUSY, **values)
+        clocks.s += 2
+    (one,) = node.used().values()
+    assert (one.measured_ms, one.activity["power"]) == (6000, 500 * 2000)
+
+
 @pytest.mark.parametrize("values", [{MEMORY: 1.0}, {SM: 0.5, TENSOR: 0.5}], ids=["nothing", "parts"])
 def test_a_gpu_that_does_not_report_its_use_is_not_measured(
     node: Node, clocks: Clocks, values: dict[str, float]

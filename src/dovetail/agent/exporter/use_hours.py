@@ -46,7 +46,9 @@ ACTIVITIES: dict[str, tuple[str, int]] = {
     "nvlink_rx": ("DCGM_FI_PROF_NVLINK_RX_BYTES", 1),
 }
 """By activity: the kind of its readings, and what makes thousandths, or bytes per second, of them."""
-KINDS = frozenset((_MEMORY, *(kind for kind, _ in ACTIVITIES.values())))
+_POWER = "power"
+_POWER_DRAW, _POWER_LIMIT = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
+KINDS = frozenset((_MEMORY, _POWER_DRAW, _POWER_LIMIT, *(kind for kind, _ in ACTIVITIES.values())))
 """The kinds of values that are needed."""
 
 
@@ -176,9 +178,13 @@ def _by_hour(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
 
 
 def _values(device: DeviceReading) -> dict[str, float]:
-    """The activities that the device reports, in thousandths or bytes per second."""
+    """The activities that the device reports, in thousandths or bytes per second, and its power."""
     read = ((name, device.values.get(kind), scale) for name, (kind, scale) in ACTIVITIES.items())
-    return {name: value * scale for name, value, scale in read if value is not None}
+    found = {name: value * scale for name, value, scale in read if value is not None}
+    draw, limit = device.values.get(_POWER_DRAW), device.values.get(_POWER_LIMIT)
+    if draw is not None and limit:
+        found[_POWER] = _MILLI * draw / limit
+    return found
 
 
 def _real_use(device: DeviceReading) -> float | None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
 from dovetail.cli.output import gpus
-from dovetail.views.bottleneck import HUNG
+from dovetail.monitoring.bottleneck import HUNG
 from dovetail.views.top import By, Top, TopGroup
 from dovetail.views.top_rows import GpuRow
 

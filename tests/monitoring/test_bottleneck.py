@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.views.bottleneck import (
+from dovetail.monitoring.bottleneck import (
     CLASSES,
     COMMUNICATION,
     HUNG,
@@ -24,7 +24,8 @@ _ACTIVITIES = st.builds(
     Activity,
     utilization=_PERCENT, memory_copy=_PERCENT, engine=_PERCENT, sm=_PERCENT, tensor=_PERCENT, fp64=_PERCENT,
     dram=_PERCENT, pcie_bytes_s=st.none() | st.floats(0, 1e11), nvlink_bytes_s=st.none() | st.floats(0, 1e12),
-    power=st.none() | st.floats(0, 1), sm_samples=st.lists(st.floats(0, 100), max_size=8).map(tuple),
+    power=st.none() | st.floats(0, 1), spread=st.none() | st.floats(0, 50),
+    sm_samples=st.lists(st.floats(0, 100), max_size=8).map(tuple),
 )  # fmt: skip
 
 
@@ -97,6 +98,16 @@ def test_gpus_that_wait_for_one_another_are_communication_bound() -> None:
     out_of_phase = replace(member, sm_samples=waves[1:] + waves[:1])
     assert COMMUNICATION not in classify([member, out_of_phase])
     assert COMMUNICATION not in classify([member])
+
+
+def test_over_a_long_window_the_spread_shows_whether_use_stays_or_swings() -> None:
+    spin = Activity(utilization=100, engine=100, sm=6, tensor=0, dram=0.1, power=0.18, spread=0.0)
+    assert classify((spin,)) == (HUNG,)
+    assert classify((replace(spin, spread=2.6),)) != (HUNG,)
+    member = replace(BUSY, sm=40, tensor=0, nvlink_bytes_s=1e11, spread=5.0)
+    assert set(classify([member] * 4)) == {COMMUNICATION}
+    assert COMMUNICATION not in classify([member, replace(member, spread=4.9)])
+    assert COMMUNICATION not in classify([member, replace(member, spread=None)])
 
 
 def test_real_utilization_is_weighted() -> None:

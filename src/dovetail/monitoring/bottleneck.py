@@ -7,6 +7,8 @@ Rules
   Prometheus decide too, real use, idle and stragglers, is in the table of both: `monitoring.real_use`.
 - Three classes compare a GPU with itself over time or with the other GPUs of its job, so they come first: a GPU that
   hangs, a straggler, and one that waits for communication.
+- Over a long window there are no samples in order, but the spread of real use. A spread shows that use stays as it is,
+  or that it rises and falls, but not whether the GPUs of a job do that together.
 - Activities are means over the window, in percent of the peak; None where the GPU does not report one. A condition on a
   value that is not reported does not hold. Without profiling values (before Hopper, without DCGM) the only classes are
   `idle`, `low` and `busy`, from the utilization that NVML reports.
@@ -26,6 +28,8 @@ _IO_BYTES_PER_S = 1 * _GB
 _LINK_BYTES_PER_S = 5 * _GB
 _HUNG_UTILIZATION, _HUNG_POWER = 95.0, 0.30
 _FLAT_POINTS, _SWING_POINTS = 1.0, 10.0
+_FLAT_SPREAD, _SWING_SPREAD = 2.5, 5.0
+"""Half of a bin and a bin of the histograms of which spreads are; real use swings half as much as the SMs, or more."""
 _FEWEST_SAMPLES = 4
 IDLE = 100 * default("idle_util")
 """Percent of real use below which a GPU is idle."""
@@ -39,7 +43,8 @@ class Activity(Struct, frozen=True, gc=False):
     utilization: the share of time in which a kernel ran (NVML). memory_copy: that in which memory was read or written.
     engine: graphics engine active. sm: SMs with a warp. tensor, fp64: the pipes. dram: memory interface.
     pcie_bytes_s, nvlink_bytes_s: sent and received, bytes per second. power: the share of the power limit.
-    sm_samples: the samples of `sm` over the window, the oldest first."""
+    sm_samples: the samples of `sm` over the window, the oldest first. spread: the standard deviation of real use over
+    the window, in points, where there are no samples."""
 
     utilization: float | None = None
     memory_copy: float | None = None
@@ -52,6 +57,7 @@ class Activity(Struct, frozen=True, gc=False):
     nvlink_bytes_s: float | None = None
     power: float | None = None
     sm_samples: tuple[float, ...] = ()
+    spread: float | None = None
 
     @property
     def profiled(self) -> bool:
@@ -165,7 +171,7 @@ def classify(members: Sequence[Activity]) -> tuple[Bottleneck, ...]:
 def _class(at: Activity, *, straggles: bool, waits: bool) -> Bottleneck:
     if at.utilization is None and not at.profiled:
         return UNKNOWN
-    if _hangs(at):
+    if hangs(at):
         return HUNG
     if straggles:
         return STRAGGLER
@@ -175,11 +181,12 @@ def _class(at: Activity, *, straggles: bool, waits: bool) -> Bottleneck:
     return next(found for found, holds in classes if holds(at))
 
 
-def _hangs(at: Activity) -> bool:
-    """Full utilization, near idle power, and SMs that stay as they are."""
+def hangs(at: Activity) -> bool:
+    """Whether the GPU is hung: full utilization, near idle power, and SMs that stay as they are."""
     if at.utilization is None or at.power is None or at.power > _HUNG_POWER or at.utilization < _HUNG_UTILIZATION:
         return False
     flat = len(at.sm_samples) < _FEWEST_SAMPLES or pstdev(at.sm_samples) <= _FLAT_POINTS
+    flat = flat and (at.spread is None or at.spread <= _FLAT_SPREAD)
     return at.profiled and flat and _of(at.dram) < 5 and _of(at.tensor) < 5
 
 
@@ -199,8 +206,13 @@ def _communicates(members: Sequence[Activity]) -> bool:
     """Whether the job moves much between its GPUs while their SM activity rises and falls together."""
     if len(members) < 2 or fmean(_of(at.nvlink_bytes_s) + _of(at.pcie_bytes_s) for at in members) < _LINK_BYTES_PER_S:
         return False
+    if fmean(_of(at.sm) for at in members) >= 50:
+        return False
+    spreads = [at.spread for at in members if at.spread is not None]
+    if len(spreads) == len(members):
+        return min(spreads) >= _SWING_SPREAD
     count = min(len(at.sm_samples) for at in members)
-    if count < _FEWEST_SAMPLES or fmean(_of(at.sm) for at in members) >= 50:
+    if count < _FEWEST_SAMPLES:
         return False
     swings = [at.sm_samples[-count:] for at in members]
     if min(pstdev(swing) for swing in swings) < _SWING_POINTS:

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The advice for each job: the first rule that applies, and those beside it, or that there is not enough data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.advice.sizing import thresholds as limits
+from dovetail.advice.sizing.rule import JobAdvice, PriceOf, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
+from dovetail.advice.sizing.rules import RULES
+from dovetail.advice.sizing.seen import JobSeen, percent, seen_of
+from dovetail.history.job_use import JobsUse
+
+GPU_SECOND = 1000 * 1000
+"""Thousandths of a GPU times milliseconds."""
+HOUR_S = 3600
+
+
+def advise(uses: JobsUse, price: PriceOf | None = None) -> tuple[JobAdvice, ...]:
+    """The advice for each job of the window, by namespace and name."""
+    return tuple(advice_for(seen, price) for seen in seen_of(uses))
+
+
+def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
+    enough, use, total = seen.enough, seen.use, seen.total
+    found = tuple(_advice(seen, rule, proposal, price) for rule, proposal in applying(seen))
+    verdict: Verdict = "advice" if found else "right-sized" if enough else "not enough data"
+    means = [one.mean_milli for one in seen.members]
+    return JobAdvice(
+        job=f"{use.namespace}/{use.name}", user=use.latest.user, queue=use.latest.queue, workload=seen.workload,
+        verdict=verdict, start_ms=use.window.start_ms, end_ms=use.window.end_ms, days=len(total.days), runs=use.runs,
+        pods=use.pods, gpus_milli=use.gpus_milli, model=seen.model, held_gpu_s=use.held_gpu // GPU_SECOND,
+        coverage_milli=use.coverage_milli, p50_milli=seen.p50, p95_milli=seen.p95, mean_milli=total.mean_milli,
+        idle_milli=total.idle_milli, least_milli=min(means, default=0), most_milli=max(means, default=0),
+        memory_peak_mib=total.memory_peak_mib, memory_mib=seen.gpu.usable_mib if seen.gpu is not None else 0,
+        bottleneck=seen.bottleneck.name, meaning=seen.bottleneck.meaning,
+        missing="" if enough else _missing(seen), advice=found,
+    )  # fmt: skip
+
+
+def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, SizeProposal]]:
+    """The rules that apply to a job, with what they propose."""
+    decided = False
+    for rule in RULES:
+        if (
+            (rule.beside or not decided)
+            and (seen.enough or rule.early)
+            and (proposal := rule.proposes(seen)) is not None
+        ):
+            decided = decided or not rule.beside
+            yield rule, proposal
+
+
+def _missing(seen: JobSeen) -> str:
+    days, runs, coverage = len(seen.total.days), seen.use.runs, seen.use.coverage_milli
+    if coverage < limits.LEAST_COVERAGE:
+        return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed"
+    return f"measured days: {days}, runs: {runs}; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
+
+
+def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal, price: PriceOf | None) -> SizingAdvice:
+    return SizingAdvice(
+        rule.name, rule.title, proposal.cause, proposal.action, proposal.gain, rule.risk, rule.falsifier,
+        _saving(seen, proposal, price), proposal.change,
+    )  # fmt: skip
+
+
+def _saving(seen: JobSeen, proposal: SizeProposal, price: PriceOf | None) -> Saving:
+    held_s = seen.use.held_gpu // GPU_SECOND
+    saved_s = seen.use.held_gpu * proposal.saves_milli // (1000 * GPU_SECOND)
+    own = price(seen.gpu.model) if price is not None and seen.gpu is not None else None
+    if price is None or own is None:
+        return Saving(saved_s)
+    if not proposal.cheaper:
+        return Saving(saved_s, saved_s * own.micro // HOUR_S, own.currency, own.date)
+    other = price(proposal.cheaper)
+    if other is None or other.currency != own.currency:
+        return Saving(saved_s)
+    return Saving(saved_s, held_s * (own.micro - other.micro) // HOUR_S, own.currency, min(own.date, other.date))
+
+
+def by_saving(jobs: tuple[JobAdvice, ...]) -> tuple[JobAdvice, ...]:
+    """The jobs with advice first, those with the largest saving before the others."""
+    return tuple(sorted(jobs, key=lambda one: (not one.advice, -saved_gpu_s(one), -one.held_gpu_s, one.job)))
+
+
+def saved_gpu_s(job: JobAdvice) -> int:
+    """What all the advice for a job would have saved, in GPU-seconds."""
+    return sum(one.saving.gpu_s for one in job.advice)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules for sizes, as a table: when what is advised.
+
+Rules: faults come first, as a job that hangs or waits for one GPU does not show its size; then what keeps the GPUs
+from work, for which a smaller GPU would be no help; then sizes. No rule is triggered by a mean of real use alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.advice.sizing import fit
+from dovetail.advice.sizing import thresholds as limits
+from dovetail.advice.sizing.rule import SizeChange, SizeProposal, SizingRule
+from dovetail.advice.sizing.seen import JobSeen, gib, percent
+from dovetail.monitoring.bottleneck import COMMUNICATION, HUNG, STRAGGLER
+
+_OUT_OF_MEMORY = re.compile(r"CUDA(_ERROR_| error: )?out[ _]of[ _]memory|OutOfMemoryError: CUDA", re.IGNORECASE)
+_HOUR_MS = 3_600_000
+
+
+def _hung(seen: JobSeen) -> SizeProposal | None:
+    longest_ms = max((one.hung_ms for one in seen.members), default=0)
+    if longest_ms < limits.HUNG_MS:
+        return None
+    return SizeProposal(
+        f"a GPU ran at full utilization near idle power for {longest_ms // _HOUR_MS} h: kernels are resident and do "
+        f"not advance",
+        "see where its ranks wait (py-spy dump, NCCL_DEBUG=INFO), and set a timeout of NCCL; its size does not matter",
+        gain="the GPU time in which it hangs",
+    )
+
+
+def _unused(seen: JobSeen) -> SizeProposal | None:
+    held = seen.use.most_per_pod
+    if not seen.whole or held < 2 or seen.needed < limits.USED_P95:
+        return None
+    by_pod: dict[str, list[bool]] = {}
+    for one in seen.use.devices:
+        if one.measured_ms:
+            by_pod.setdefault(one.pod_uid, []).append(one.idle_milli < limits.UNUSED_IDLE)
+    most = max((sum(used) for used in by_pod.values()), default=0)
+    if not 0 < most < held or any(len(used) < held for used in by_pod.values()):
+        return None
+    return SizeProposal(
+        f"{held - most} of the {held} GPUs of a pod were idle at least {percent(limits.UNUSED_IDLE)} of the time: the "
+        f"program does not use them (CUDA_VISIBLE_DEVICES, number of processes)",
+        f"request {most}, or start a process for each GPU",
+        saves_milli=(held - most) * 1000 // held,
+        change=SizeChange("gpus", most),
+    )
+
+
+def _straggler(seen: JobSeen) -> SizeProposal | None:
+    if seen.workload != "training" or seen.part_of_runs(STRAGGLER.name) < limits.STRAGGLES:
+        return None
+    means = [one.mean_milli for one in seen.members]
+    return SizeProposal(
+        f"a GPU of the job is used {percent(min(means))}, others up to {percent(max(means))}: they wait for it",
+        "compare its clocks, throttling, NVLinks and data loading (`dovetail top`); its size does not matter",
+        gain="the time in which the others wait for it",
+    )
+
+
+def _idle(seen: JobSeen) -> SizeProposal | None:
+    if seen.total.measured_ms < limits.ONE_DAY_MS:
+        return None
+    idle = seen.total.idle_milli
+    if seen.workload == "notebook":
+        if idle < limits.IDLE_NOTEBOOK:
+            return None
+        return SizeProposal(
+            f"the notebook computed {percent(1000 - idle)} of the time for which it held its GPU",
+            "end it when it is not used, or let it be culled: ENABLE_CULLING of Kubeflow's notebook controller, "
+            "`cull.timeout` of JupyterHub",
+            saves_milli=idle,
+        )
+    if seen.p95 > limits.IDLE_JOB_P95 or seen.total.mean_milli > limits.IDLE_JOB_MEAN:
+        return None
+    action = {
+        "serving": "scale it to zero while there are no requests, or release the GPU",
+        "training": "end it, and set activeDeadlineSeconds or dovetail.dev/max-runtime",
+    }.get(seen.workload, "end it, or run it without a GPU")
+    return SizeProposal(
+        f"its GPUs were idle {percent(idle)} of the time, and used {percent(seen.total.mean_milli)} in the mean",
+        action,
+        saves_milli=idle,
+    )  # fmt: skip
+
+
+def _out_of_memory(seen: JobSeen) -> SizeProposal | None:
+    failed = next((message for message in seen.use.messages if _OUT_OF_MEMORY.search(message)), "")
+    if not failed:
+        return None
+    return SizeProposal(
+        f"a pod failed as the memory of its GPU did not suffice; the most that was seen in use is "
+        f"{gib(seen.total.memory_peak_mib)}",
+        "a GPU or a MIG profile with more memory, a smaller batch, or sharded optimizer states; `dovetail memory` "
+        "computes what the model needs",
+        gain="the runs that fail",
+    )
+
+
+def _io_bound(seen: JobSeen) -> SizeProposal | None:
+    if seen.part_of_class("io-bound") < limits.CLASS_TIME or seen.needed > limits.QUIET_P95:
+        return None
+    return SizeProposal(
+        "the GPUs wait for data: much is copied to them, and few of their SMs work",
+        "more CPUs for each GPU and more loader workers, local NVMe, pinned memory; not a smaller GPU, which would "
+        "wait as long",
+        gain="the time in which the GPUs wait for data",
+        change=SizeChange("cpu", 2),
+    )
+
+
+def _communication(seen: JobSeen) -> SizeProposal | None:
+    gpus = seen.devices
+    if gpus < 2 or seen.part_of_class(COMMUNICATION.name) < limits.CLASS_TIME:
+        return None
+    inside = seen.use.most_per_pod
+    halved = SizeChange("gpus", inside // 2) if inside == gpus and inside % 2 == 0 else None
+    return SizeProposal(
+        "the GPUs exchange much, and their SMs work only in between",
+        f"fewer and closer GPUs, such as {max(1, gpus // 2)} in one NVLink domain, or transfers that overlap with work",
+        gain="the time in which the GPUs wait for one another",
+        change=halved,
+    )
+
+
+def _memory_bound(seen: JobSeen) -> SizeProposal | None:
+    if seen.part_of_class("memory-bound") < limits.CLASS_TIME or seen.needed > limits.QUIET_P95:
+        return None
+    better = fit.more_bandwidth(seen)
+    other = f"a GPU with more memory bandwidth: {better.model} of this cluster" if better is not None else (
+        "a GPU with more memory bandwidth; this cluster has none that is known"
+    )  # fmt: skip
+    return SizeProposal(
+        "memory bandwidth bounds it: memory is busy most of the time, the SMs are not",
+        f"{other}; larger tiles and fused kernels; not a smaller GPU or a MIG instance, which have less bandwidth",
+        gain="the time that memory takes",
+    )
+
+
+def _gaps(seen: JobSeen) -> SizeProposal | None:
+    measured_ms = seen.total.measured_ms
+    part = seen.total.gap_ms * 1000 // measured_ms if measured_ms else 0
+    if seen.workload != "training" or part < limits.GAP or seen.p95 < limits.GAP_P95:
+        return None
+    return SizeProposal(
+        f"its GPUs are idle {percent(part)} of the time between times of work: it evaluates, or saves, in between",
+        "evaluate on CPUs or in a job of its own, and save checkpoints in the background; not a smaller GPU",
+        saves_milli=part,
+    )
+
+
+def _mig(seen: JobSeen) -> SizeProposal | None:
+    if not seen.whole or not seen.replicated or seen.use.most_per_pod > 1:
+        return None
+    found = fit.mig_slice(seen)
+    if found is None:
+        return None
+    profile = found.profile
+    return SizeProposal(
+        f"{seen.needed_text}, below the {percent(found.compute_milli)} of the SMs of "
+        f"a {profile.name}, and its memory peak of {gib(seen.total.memory_peak_mib)} fits the "
+        f"{gib(profile.memory_mib)} of the instance",
+        f"request {profile.resource} in place of the GPU: an instance has memory, processors and faults of its own",
+        saves_milli=1000 - found.milli,
+        change=SizeChange("mig", resource=profile.resource),
+    )
+
+
+def _fewer(seen: JobSeen) -> SizeProposal | None:
+    gpus = seen.use.most_per_pod if seen.replicated else seen.devices
+    if not seen.whole or gpus < 2:
+        return None
+    fewest = fit.fewer(seen, gpus)
+    if fewest is None:
+        return None
+    inside = seen.use.most_per_pod == gpus
+    return SizeProposal(
+        f"{seen.needed_text} on its busiest GPU and no GPU had more than "
+        f"{gib(seen.total.memory_peak_mib)} in use: {gpus} GPUs do the work of {fewest}",
+        f"{fewest} in place of {gpus} GPUs, with a batch for each that is larger by as much",
+        saves_milli=(gpus - fewest) * 1000 // gpus,
+        change=SizeChange("gpus", fewest) if inside else None,
+    )
+
+
+def _smaller(seen: JobSeen) -> SizeProposal | None:
+    if not seen.whole:
+        return None
+    found = fit.smaller(seen)
+    if found is None:
+        return None
+    return SizeProposal(
+        f"{seen.needed_text} and its memory peak is {gib(seen.total.memory_peak_mib)}: "
+        f"{found.model} of this cluster holds both",
+        f"run it on {found.model} ({gib(found.usable_mib)}): select nodes by nvidia.com/gpu.product={found.name}",
+        cheaper=found.model,
+        gain="the difference of the prices; the time of the larger GPUs for others",
+    )
+
+
+def _share(seen: JobSeen) -> SizeProposal | None:
+    alone = seen.whole and seen.replicated and seen.use.most_per_pod == 1 and seen.workload != "training"
+    most = fit.shares(seen) if alone else 0
+    if most < 2:
+        return None
+    memory_mib = -(-seen.total.memory_peak_mib * 1000 // limits.MEMORY_LOAD)
+    return SizeProposal(
+        f"{seen.needed_text} and its memory peak is {gib(seen.total.memory_peak_mib)}: {most} such pods fit on one GPU",
+        f"share the GPU by time-slicing with up to {most - 1} others like it: request nvidia.com/gpu.shared",
+        saves_milli=(most - 1) * 1000 // most,
+        change=SizeChange("share", memory_mib, "nvidia.com/gpu.shared"),
+    )
+
+
+def _spot(seen: JobSeen) -> SizeProposal | None:
+    models = {one.model for one in seen.use.devices}
+    if seen.workload != "training" or seen.use.spot or not seen.use.interrupted or not models <= seen.spot_models:
+        return None
+    return SizeProposal(
+        f"it went on after {seen.use.interrupted} interruptions and completed: it saves checkpoints",
+        "run it on spot nodes; `dovetail spot` computes how often to save, and whether that pays",
+        gain="the discount of spot nodes, less the work that is lost at interruptions",
+    )
+
+
+_3G = "right-sizing rules: memory peak that fits, and p95 below 1/7, 2/7 or 3/7"
+_KEMPNER = "classes of KempnerPulse (docs/classification.md, April 2026)"
+RULES: tuple[SizingRule, ...] = (
+    SizingRule(
+        HUNG.name, "it hangs", "a GPU hung for an hour or more",
+        "none: nothing is lost by a look", "its log, or its checkpoints, went on in that time",
+        "utilization of 100 % by a kernel that spins (stas00/ml-engineering, network debugging)", _hung, early=True,
+    ),
+    SizingRule(
+        "unused-gpus", "GPUs of the pod are not used",
+        "some GPUs of a pod were idle at least 95 % of the time, and others were not",
+        "a phase that needs all of them, and did not come in the window",
+        "a run uses the GPUs that were idle", "GPUs that a program does not see are idle, whatever its load",
+        _unused,
+    ),
+    SizingRule(
+        STRAGGLER.name, "one GPU is slower than the others",
+        "a GPU of a training job is used less than the median of the job in at least half of the runs' time",
+        "none: nothing is lost by a look", "the same GPU is as fast as the others in another job",
+        "DCGM: a member that differs from the median by more than two standard deviations", _straggler, early=True,
+    ),
+    SizingRule(
+        "idle", "it holds GPUs and does not use them",
+        "a day was measured, and it was idle at least 95 % of that and used at most 1 % in the mean (a notebook: idle "
+        "at least 70 %)",
+        "the next start takes as long as the queue and the image; what is not saved is lost",
+        "it did work that NVML does not see, or its load comes once a month",
+        "Kubeflow culls notebooks after 1440 minutes (ENABLE_CULLING)", _idle, early=True,
+    ),
+    SizingRule(
+        "out-of-memory", "the memory of its GPU is too small", "a pod failed with CUDA's message for lack of memory",
+        "a larger GPU costs more", "the same run completes with the same memory", "CUDA's and PyTorch's error messages",
+        _out_of_memory,
+    ),
+    SizingRule(
+        "io-bound", "it waits for data",
+        "class io-bound at least half of the time, with a p95 of at most 70 %",
+        "more CPUs than a node has for each GPU make the job wait", "with twice the CPUs its real use does not rise",
+        f"{_KEMPNER}; 46 % of the causes of low use are data operations (ICSE 2024, doi 10.1145/3597503.3639232)",
+        _io_bound,
+    ),
+    SizingRule(
+        COMMUNICATION.name, "its GPUs wait for one another",
+        "class communication-bound at least half of the time, with two or more GPUs",
+        "with fewer GPUs a run takes longer where transfers are not the limit",
+        "with half the GPUs a step takes twice as long",
+        "NVLink and PCIe transfers against SM activity, as DCGM profiles them", _communication,
+    ),
+    SizingRule(
+        "memory-bound", "memory bandwidth bounds it",
+        "class memory-bound at least half of the time, with a p95 of at most 70 %",
+        "a GPU with more bandwidth costs more", "on a GPU with more bandwidth a step takes as long", _KEMPNER,
+        _memory_bound,
+    ),
+    SizingRule(
+        "epoch-gaps", "it is idle between times of work",
+        "a training job is idle a tenth of the time or more in hours of work, and its p95 is 50 % or more",
+        "an evaluation elsewhere sees a model that is some steps old",
+        "the idle times are not those of evaluations and checkpoints",
+        "a GPU that is low only between epochs is not too large", _gaps,
+    ),
+    SizingRule(
+        "mig", "a MIG instance is enough",
+        "one GPU for each pod, a p95 (p99 of a service) below the compute slices of a profile of up to 3 of 7, and a "
+        "memory peak of at most 90 % of its memory",
+        "the node has to offer the profile; bandwidth is divided with the memory; an instance has no NVLink",
+        "its load rises above that of the window, or its real use on the instance reaches 90 % at the p95",
+        f"NVIDIA's MIG user guide; {_3G}", _mig,
+    ),
+    SizingRule(
+        "fewer-gpus", "fewer GPUs do the same work",
+        "the p95 of the busiest GPU (p99 of a service) and the memory of all fit on a divisor of the number of GPUs, "
+        "at 80 % and 90 %",
+        "a run takes longer where several GPUs were faster together",
+        "with fewer GPUs a step takes longer in proportion",
+        "SM activity of 80 % is effective use (NVIDIA's guidance for DCGM)", _fewer,
+    ),
+    SizingRule(
+        "smaller-gpu", "a smaller GPU is enough",
+        "a slower model of the cluster holds the p95 (p99 of a service) at 80 %, scaled by tensor rate and bandwidth, "
+        "and the memory at 90 %",
+        "peak rates are not what every kernel gets; number formats and features differ between models",
+        "on the smaller GPU a request or a step takes longer than its owner can accept",
+        "NVIDIA's data sheets (advice.speeds)", _smaller,
+    ),
+    SizingRule(
+        "share", "it can share a GPU",
+        "one GPU for each pod of a service or a notebook, of which two or more fit: memory peaks and p99 up to 80 %",
+        "time-slicing keeps nothing apart: only with pods that are trusted, and whose loads do not peak together",
+        "its latency rises when the others on the GPU are busy", "NVIDIA's device plugin, time-slicing; " + _3G, _share,
+    ),
+    SizingRule(
+        "spot", "it can run on spot nodes",
+        "a training job was interrupted, went on and completed, and the cluster has spot nodes of its model",
+        "an interruption costs the work since the last checkpoint, and the restart",
+        "it begins anew after an interruption", "break-even of `dovetail spot`", _spot, beside=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of advice."""
+
+from __future__ import annotations
+
+from dovetail.advice.sizing.follow_up import KEPT_MS, AdviceRecord, earlier, recorded
+from dovetail.advice.sizing.seen import JobSeen
+from tests.advice.sizing.jobs import BUSY, HOURS, device, gpus, job
+
+SMALL = job(device([(60, HOURS)]), kind="Deployment", name="serve")
+FULL = job(device([(600, HOURS)], BUSY), kind="Deployment", name="serve")
+NOW_MS = 10**12
+
+
+def _followed(since: JobSeen | None) -> str:
+    record = recorded(AdviceRecord(), [SMALL], NOW_MS)
+    (found,) = earlier(record, NOW_MS + 1, lambda advised_ms, jobs: [since] if since is not None else [])
+    return found.followed
+
+
+def test_each_outcome() -> None:
+    assert _followed(SMALL) == "unchanged"
+    assert _followed(FULL) == "cleared"
+    assert _followed(None) == "gone"
+    assert _followed(job(device([(60, 12)]), kind="Deployment", name="serve")) == "too early"
+    assert _followed(job(device([(60, 48)]), kind="Deployment", name="serve")) == "too early"
+    assert _followed(job(*gpus(2, [(60, HOURS)]), kind="Deployment", name="serve")) == "changed"
+
+
+def test_a_record_keeps_the_first_time_and_forgets_old_advice() -> None:
+    first = recorded(AdviceRecord(), [SMALL, FULL], NOW_MS)
+    assert [(one.rule, one.advised_ms) for one in first.advice] == [("mig", NOW_MS)]
+    again = recorded(first, [SMALL], NOW_MS + 2 * KEPT_MS)
+    assert again == first
+    assert recorded(first, [], NOW_MS + KEPT_MS - 1) == first
+    assert recorded(first, [], NOW_MS + KEPT_MS).advice == ()
+    # What is advised at this moment has no past yet.
+    assert earlier(first, NOW_MS, lambda advised_ms, jobs: [SMALL]) == ()

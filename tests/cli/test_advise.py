@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail advise`: the list, the page of one job, and manifests."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from dovetail.cli import cli
+from dovetail.cli.advise_columns import ADVICE
+from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, Period, PodRecord, UseHour
+from dovetail.history.store import HistoryReader
+from tests.history.memory_reader import MemoryReader
+from tests.terminal import environment
+
+START_MS = 20_000 * 24 * HOUR_MS
+MANIFEST = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: serve, namespace: ml}
+spec:
+  template:
+    spec:
+      containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+
+
+def _use(gpu: str, uid: str, hours: int, use: int, peak_mib: int) -> Iterator[UseHour]:
+    bins = [0] * USE_BINS
+    bins[use // 50] = HOUR_MS
+    activity = dict.fromkeys(("sm", "tensor", "dram", "engine", "utilization"), use * HOUR_MS)
+    for hour in range(hours):
+        yield UseHour(gpu, uid, START_MS + hour * HOUR_MS, HOUR_MS, use * HOUR_MS, 0, peak_mib, tuple(bins), activity)
+
+
+def history() -> MemoryReader:
+    """A service that is too large, a training job of the right size, a new job, and a service in another namespace."""
+    jobs = [
+        ("ml", "serve", "Deployment", 240, 80, 7000), ("ml", "train", "Job", 240, 700, 70_000),
+        ("ml", "new", "Job", 20, 80, 7000), ("web", "serve", "Deployment", 240, 80, 7000),
+    ]  # fmt: skip
+    spans: list[GpuSpan] = []
+    holds: list[GpuHold] = []
+    pods: list[PodRecord] = []
+    used: list[UseHour] = []
+    for i, (namespace, name, kind, hours, use, peak_mib) in enumerate(jobs):
+        end_ms = START_MS + hours * HOUR_MS
+        spans += [GpuSpan(f"g{i}", "n", i, 4, "NVIDIA-H100-80GB-HBM3", "healthy", START_MS)]
+        pods += [
+            PodRecord(f"p{i}", namespace, f"{name}-0", name, kind, user="[ada]\x07", queue="research",
+                      submitted_ms=START_MS, ended_ms=end_ms, outcome="Completed")
+        ]  # fmt: skip
+        holds += [GpuHold(f"p{i}", f"g{i}", 1000, "whole", START_MS, end_ms)]
+        used += list(_use(f"g{i}", f"p{i}", hours, use, peak_mib))
+    return MemoryReader(Period(START_MS, START_MS + 240 * HOUR_MS), spans, holds, pods, used)
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryReader:
+    reader = history()
+
+    @contextmanager
+    def opened(path: Path) -> Iterator[HistoryReader]:
+        if path.name == "none":
+            raise click.ClickException("none: there is no such file; pass the file that the collector writes")
+        yield reader
+
+    monkeypatch.setattr("dovetail.cli.advise.opened", opened)
+    return reader
+
+
+def run(*arguments: str, width: int = 0) -> Result:
+    return CliRunner().invoke(
+        cli, ["advise", "--store", "x", *arguments], env=environment(width) if width else {"COLUMNS": "80"}
+    )
+
+
+def shown(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_list_has_the_largest_saving_first() -> None:
+    head, *rows, note = shown().splitlines()
+    assert [row.split()[0] for row in rows] == ["ml/serve", "web/serve", "ml/train", "ml/new"]
+    assert "mig" in rows[0] and "right-sized" in rows[2] and "not enough data" in rows[3]
+    assert note == (
+        "4 jobs: 2 advice, 1 right-sized, 1 not enough data. "
+        "The advice would have saved 412 GPU hours of 740 GPU hours."
+    )
+    assert head.split()[:2] == ["job", "workload"]
+
+
+def test_the_forms_of_a_list() -> None:
+    rows = list(csv.DictReader(io.StringIO(shown("-o", "csv"))))
+    assert list(rows[0]) == [one.name for one in ADVICE.columns]
+    assert (rows[0]["advice"], rows[0]["verdict"], rows[0]["p95"], rows[0]["days"]) == ("mig", "advice", "10", "10")
+    assert shown("-o", "name", "--sort-by", "job").splitlines() == ["ml/new", "ml/serve", "ml/train", "web/serve"]
+    answer = json.loads(shown("-o", "json"))
+    assert (answer["apiVersion"], answer["kind"]) == ("dovetail.dev/cli.v1", "JobAdviceList")
+    first = answer["jobs"][0]
+    assert first["job"] == "ml/serve" and first["held_gpu_s"] == 240 * 3600
+    assert first["advice"][0]["change"] == {"kind": "mig", "amount": 0, "resource": "nvidia.com/mig-1g.10gb"}
+    assert first["advice"][0]["falsifier"]
+
+
+def test_jobs_and_namespaces_are_chosen() -> None:
+    assert shown("-n", "web", "-o", "name") == "web/serve\n"
+    assert shown("web/serve", "train", "-o", "name").splitlines() == ["web/serve", "ml/train"]
+    assert shown("serve", "-o", "name").splitlines() == ["ml/serve", "web/serve"]
+    assert shown("-n", "none") == "No job held a GPU in the period.\n"
+    result = run("ml/serv")
+    assert result.exit_code == 1 and "job ml/serv held no GPU in the period; did you mean serve?" in result.output
+
+
+def test_the_page_of_a_job() -> None:
+    page = shown("ml/serve")
+    assert page.splitlines()[0] == "ml/serve: advice: mig"
+    assert "[ada] , queue research; serving, 1 x NVIDIA-H100-80GB-HBM3 at a time" in page
+    for text in (
+        "10 days with data; 100 % of 240 GPU hours was measured", "p95 at most 10 %", "peak 6.8 GiB of 79.2 GiB",
+        "mig: a MIG instance is enough", "request nvidia.com/mig-1g.10gb in place of the GPU",
+        "206 GPU hours of the window", "its real use on the instance reaches 90 %",
+    ):  # fmt: skip
+        assert text in " ".join(page.split()), page
+    new = shown("ml/new")
+    assert "ml/new: not enough data" in new and "measured days: 1, runs: 1; 7 days or 20 runs are needed" in new
+    assert "ml/train: right-sized" in shown("train")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_names_stay_whole_on_a_terminal(width: int) -> None:
+    words = run(width=width).output.split()
+    assert {"ml/serve", "web/serve", "NVIDIA-H100-80GB-HBM3"} <= set(words)
+    assert "nvidia.com/mig-1g.10gb" in run("ml/serve", width=width).output
+
+
+def test_a_period_that_is_too_short() -> None:
+    assert json.loads(shown("--period", "3d", "-o", "json"))["jobs"][0]["verdict"] == "not enough data"
+    assert run("--period", "3").exit_code == 2
+
+
+def test_diff_and_fix_of_manifests(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(MANIFEST)
+    result = run("ml/serve", "--diff", str(file))
+    assert "+      containers: [{name: main, resources: {limits: {nvidia.com/mig-1g.10gb: 1}}}]" in result.stdout
+    assert "would change: ml/serve" in result.stderr and file.read_text() == MANIFEST
+    result = run("--fix", str(tmp_path))
+    assert file.read_text() == MANIFEST.replace("nvidia.com/gpu", "nvidia.com/mig-1g.10gb")
+    assert "changed: ml/serve" in result.stderr and "no manifest that can be changed: web/serve" in result.stderr
+    again = run("ml/serve", "--fix", str(file))
+    assert "changed: nothing" in again.stderr and again.exit_code == 0
+
+
+def test_wrong_usage_and_errors(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_bytes(b"\0")
+    assert run("--fix", str(bad), "--diff", str(bad)).exit_code == 2
+    result = run("--fix", str(bad))
+    assert result.exit_code == 1 and "binary file" in result.output
+    result = CliRunner().invoke(cli, ["advise", "--store", "none"])
+    assert result.exit_code == 1 and result.stderr.startswith("Error: none: there is no such file")
+    assert CliRunner().invoke(cli, ["advise"]).exit_code == 2
+
+
+def test_what_became_of_earlier_advice(tmp_path: Path, store: MemoryReader) -> None:
+    record = tmp_path / "advice.json"
+    assert "advised before" not in shown("--record", str(record))
+    advised = json.loads(record.read_text())["advice"]
+    assert [(one["namespace"], one["name"], one["rule"]) for one in advised] == [
+        ("ml", "serve", "mig"),
+        ("web", "serve", "mig"),
+    ]
+    # Ten days later one service runs on a MIG instance, and the other has held nothing.
+    later_ms = START_MS + 240 * HOUR_MS
+    pod = PodRecord("p9", "ml", "serve-1", "serve", "Deployment", submitted_ms=later_ms)
+    hours = [
+        replace(one, pod_uid="p9", hour_ms=one.hour_ms + 240 * HOUR_MS) for one in store.all_use if one.pod_uid == "p0"
+    ]
+    store.all_pods, store.all_use = [*store.all_pods, pod], [*store.all_use, *hours]
+    store.all_holds = [*store.all_holds, GpuHold("p9", "g0", 142, "instance", later_ms)]
+    store.until = Period(START_MS, later_ms + 240 * HOUR_MS)
+    answer = json.loads(shown("--record", str(record), "-o", "json"))
+    assert [(one["job"], one["followed"], one["held_now"]) for one in answer["earlier"]] == [
+        ("ml/serve", "changed", "1 x 0.142 of NVIDIA-H100-80GB-HBM3 (instance)"), ("web/serve", "gone", ""),
+    ]  # fmt: skip
+    first = answer["earlier"][0]
+    assert (first["gpu_s_per_day"], first["gpu_s_per_day_now"]) == (86_400, 86_400 * 142 // 1000)
+    table = shown("--record", str(record))
+    assert "What was advised before:" in table and "1 x NVIDIA-H100-80GB-HBM3 (whole)" in table
+    assert "advised before" not in shown("--record", str(record), "--no-headers")
+
+
+@pytest.mark.parametrize(("text", "wrong"), [("{", "not a record of advice"), ('{"format": 2}', "its format is 2")])
+def test_a_file_that_is_no_record(tmp_path: Path, text: str, wrong: str) -> None:
+    record = tmp_path / "advice.json"
+    record.write_text(text)
+    result = run("--record", str(record))
+    assert result.exit_code == 1 and wrong in result.stderr and record.read_text() == text
+    result = run("--record", str(tmp_path / "none" / "advice.json"))
+    assert result.exit_code == 1 and "cannot write" in result.stderr
