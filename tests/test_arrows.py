@@ -40,10 +40,12 @@ ROOMS = {
     "sim": {"core"},
     "advice": {"core", "history", "kube", "monitoring"},
     "history": {"core", "kube", "monitoring"},
+    "cost": {"advice", "core", "history"},
     "cli": {
         "advice",
         "agentplanes",
         "core",
+        "cost",
         "history",
         "jobs",
         "kube",

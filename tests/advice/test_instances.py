@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from dovetail.advice.instances import InstanceRequest, rank
 from dovetail.advice.interruptions import Interrupted
-from dovetail.advice.prices import COLUMNS, CloudInstance, PriceError, built_in, read
+from dovetail.advice.price_table import PriceError
+from dovetail.advice.prices import COLUMNS, CloudInstance, built_in, read
 
 HEAD = ",".join(COLUMNS)
 ROW = "acme,big.8x,H100-SXM5,8,80,96,1024,3200,EFA,1000,north,40,9,16,2026-01-31,a bill"

@@ -50,8 +50,9 @@ def at(moment: int, gpu: str, spans: list[GpuSpan], holds: list[GpuHold]) -> Cou
     of_gpu = [span for span in spans if span.gpu == gpu]
     begun = [span for span in of_gpu if span.start_ms <= moment]
     held = [hold for hold in holds if hold.gpu == gpu and covers(hold.start_ms, hold.end_ms, moment)]
-    last = max(begun, key=lambda span: span.start_ms, default=None)
-    if last is None or not covers(last.start_ms, last.end_ms, moment):
+    there = [span for span in begun if covers(span.start_ms, span.end_ms, moment)]
+    last = max(there, key=lambda span: span.start_ms, default=None)
+    if last is None:
         return Counter({("unknown", hold.pod_uid): 1 for hold in held})
     found: Counter[object] = Counter()
     for hold, milli in zip(held, scaled([hold.milli for hold in held]), strict=True):

@@ -12,7 +12,8 @@ from click.core import ParameterSource
 from dovetail.advice.instances import InstanceRequest, Ranking, rank
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.memory import Need
-from dovetail.advice.prices import CloudInstance, PriceError, built_in, read
+from dovetail.advice.price_table import PriceError
+from dovetail.advice.prices import CloudInstance, built_in, read
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.files import text_of
 from dovetail.cli.output import count, output_option, write_json

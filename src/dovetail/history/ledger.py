@@ -7,16 +7,17 @@ Rules
 - Holds that take more than 1000 of a GPU together are scaled down to that: each gets its part, rounded down, and what
   is missing goes to the largest remainders, the earlier hold first.
 - What is held at a time when the GPU is in no span is charged to nobody: it is `Unknown`.
-- Where spans of one GPU overlap, as after a move between nodes that was seen late, the one that starts later counts.
+- Where spans of one GPU overlap, as after a move between nodes that was seen late, the one that started last counts
+  as long as it lasts. So a part of a period is divided as the whole period is.
 - Slices end where something changes, and at each of `cuts`: never are two days in one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -26,7 +27,7 @@ WHOLE_MILLI = 1000
 State = Literal["allocated", "unallocated", "unhealthy"]
 
 
-class GpuTime(Struct, frozen=True):
+class GpuTime(Struct, frozen=True, gc=False):
     """`milli` thousandths of a GPU for a time, allocated to `hold` or to nobody."""
 
     span: GpuSpan
@@ -50,54 +51,94 @@ class Unknown(Struct, frozen=True):
     end_ms: int
 
 
+_Piece: TypeAlias = "tuple[int, int, GpuSpan | None]"
+_Slice: TypeAlias = "tuple[int, int, Sequence[GpuHold], Sequence[int]]"
+
+
 def divide(
     spans: Iterable[GpuSpan], holds: Iterable[GpuHold], period: Period, cuts: Sequence[int] = ()
 ) -> Iterator[GpuTime | Unknown]:
     """The time of the GPUs in the period, by GPU and time. Spans and holds come by GPU (`HistoryReader`)."""
-    of_gpu = {gpu: list(group) for gpu, group in groupby(holds, lambda hold: hold.gpu)}
+    of_gpu = {gpu: list(group) for gpu, group in groupby(holds, attrgetter("gpu"))}
     inner = [cut for cut in cuts if period.start_ms < cut < period.end_ms]
-    for gpu, group in groupby(spans, lambda span: span.gpu):
-        yield from _divide_gpu(_apart(group, period), of_gpu.pop(gpu, []), period, inner)
+    for gpu, group in groupby(spans, attrgetter("gpu")):
+        yield from _divide_gpu(_pieces(list(group), period, inner), _together(of_gpu.pop(gpu, ()), period))
     for left in of_gpu.values():
-        yield from _divide_gpu([], left, period, inner)
+        yield from _divide_gpu(_pieces([], period, inner), _together(left, period))
 
 
-def _apart(spans: Iterable[GpuSpan], period: Period) -> list[tuple[Period, GpuSpan]]:
-    """The spans of a GPU with the parts of the period that they cover; none overlaps the next."""
-    ordered = sorted(spans, key=lambda span: (span.start_ms, span.node, span.index))
-    starts = [*(span.start_ms for span in ordered[1:]), period.end_ms]
-    clipped = [
-        (period.clipped(span.start_ms, min(span.end_ms or next_ms, next_ms)), span)
-        for span, next_ms in zip(ordered, starts, strict=True)
-    ]
-    return [(covered, span) for covered, span in clipped if covered.ms]
+def _pieces(spans: list[GpuSpan], period: Period, cuts: Sequence[int]) -> Iterator[_Piece]:
+    """The period in pieces by the span of a GPU that counts, None where there is none, cut at the cuts."""
+    clipped = [(period.clipped(span.start_ms, span.end_ms), span) for span in spans]
+    covering = [(part.start_ms, part.end_ms, span) for part, span in clipped if part.ms]
+    covering.sort(key=lambda one: (one[2].start_ms, one[2].node, one[2].index))
+    if len(covering) == 1 and not cuts and covering[0][:2] == (period.start_ms, period.end_ms):
+        yield covering[0]
+        return
+    times = {period.start_ms, period.end_ms, *cuts}
+    times.update(start_ms for start_ms, _, _ in covering)
+    times.update(end_ms for _, end_ms, _ in covering)
+    for start_ms, end_ms in pairwise(sorted(times)):
+        latest = next((span for begin, end, span in reversed(covering) if begin <= start_ms < end), None)
+        yield start_ms, end_ms, latest
 
 
-def _divide_gpu(
-    spans: list[tuple[Period, GpuSpan]], holds: list[GpuHold], period: Period, cuts: Sequence[int]
-) -> Iterator[GpuTime | Unknown]:
-    held = [(covered, hold) for hold in holds if (covered := period.clipped(hold.start_ms, hold.end_ms)).ms]
-    times = {covered.start_ms for covered, _ in (*spans, *held)} | {covered.end_ms for covered, _ in (*spans, *held)}
-    span_starts = [covered.start_ms for covered, _ in spans]
-    held.sort(key=lambda one: (one[0].start_ms, one[1].start_ms, one[1].pod_uid, one[1].device))
-    active: list[tuple[Period, GpuHold]] = []
-    begun = 0
-    for start_ms, end_ms in pairwise(sorted(times.union(cuts))):
-        while begun < len(held) and held[begun][0].start_ms <= start_ms:
-            active.append(held[begun])
-            begun += 1
-        active = [one for one in active if one[0].end_ms > start_ms]
-        number = bisect_right(span_starts, start_ms) - 1
-        if number < 0 or spans[number][0].end_ms <= start_ms:
-            yield from (Unknown(hold, start_ms, end_ms) for _, hold in active)
-            continue
-        span = spans[number][1]
-        parts = scaled([hold.milli for _, hold in active])
-        for (_, hold), milli in zip(active, parts, strict=True):
-            yield GpuTime(span, "allocated", milli, start_ms, end_ms, hold)
-        if rest := WHOLE_MILLI - sum(parts):
-            state: State = "unallocated" if span.health == "healthy" else "unhealthy"
-            yield GpuTime(span, state, rest, start_ms, end_ms)
+def _together(holds: Iterable[GpuHold], period: Period) -> Iterator[_Slice]:
+    """The times in which the same holds are held, with these and what each gets; times without holds are left out."""
+    held = [(part.start_ms, part.end_ms, hold) for hold in holds
+            if (part := period.clipped(hold.start_ms, hold.end_ms)).ms]  # fmt: skip
+    held.sort(key=lambda one: (one[0], one[2].start_ms, one[2].pod_uid, one[2].device))
+    overlapping: list[tuple[int, int, GpuHold]] = []
+    until_ms = 0
+    for one in held:
+        if overlapping and one[0] >= until_ms:
+            yield from _overlapping(overlapping)
+            overlapping.clear()
+        overlapping.append(one)
+        until_ms = max(until_ms, one[1]) if len(overlapping) > 1 else one[1]
+    if overlapping:
+        yield from _overlapping(overlapping)
+
+
+def _overlapping(held: Sequence[tuple[int, int, GpuHold]]) -> Iterator[_Slice]:
+    if len(held) == 1:
+        ((start_ms, end_ms, hold),) = held
+        yield start_ms, end_ms, [hold], [min(hold.milli, WHOLE_MILLI)]
+        return
+    times = {time for start_ms, end_ms, _ in held for time in (start_ms, end_ms)}
+    for begin, end in pairwise(sorted(times)):
+        active = [hold for start_ms, end_ms, hold in held if start_ms <= begin < end_ms]
+        if active:
+            yield begin, end, active, scaled([hold.milli for hold in active])
+
+
+def _divide_gpu(pieces: Iterable[_Piece], slices: Iterator[_Slice]) -> Iterator[GpuTime | Unknown]:
+    """Both in the order of time."""
+    current = next(slices, None)
+    for begin, end, span in pieces:
+        at = begin
+        state: State = "unallocated" if span is not None and span.health == "healthy" else "unhealthy"
+        while current is not None and current[0] < end:
+            start_ms, end_ms = max(current[0], begin), min(current[1], end)
+            holds, parts = current[2], current[3]
+            if span is None:
+                for hold in holds:
+                    yield Unknown(hold, start_ms, end_ms)
+            else:
+                if at < start_ms:
+                    yield GpuTime(span, state, WHOLE_MILLI, at, start_ms)
+                rest = WHOLE_MILLI
+                for hold, milli in zip(holds, parts, strict=True):
+                    rest -= milli
+                    yield GpuTime(span, "allocated", milli, start_ms, end_ms, hold)
+                if rest:
+                    yield GpuTime(span, state, rest, start_ms, end_ms)
+            at = end_ms
+            if current[1] > end:
+                break
+            current = next(slices, None)
+        if span is not None and at < end:
+            yield GpuTime(span, state, WHOLE_MILLI, at, end)
 
 
 def scaled(millis: Sequence[int], whole: int = WHOLE_MILLI) -> list[int]:

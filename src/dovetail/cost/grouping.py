@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells added up by team, queue, namespace, user, job, pod, label, node, model, GPU or day.
+
+Rules
+- A team is the queue at a level of the tree of queues above the pod's queue, 1 at the top; a queue that is not so deep
+  is one itself.
+- By team to label, GPU time that nobody holds is in rows of its own: unallocated, and unhealthy. By node to day it is
+  in the row of its node, model, GPU or day.
+- What a pod does not have, as a user or the label, is `(none)`; a pod of which there is no record is `(unknown pod)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from dovetail.cost.cells import Cell, GpuTimes
+from dovetail.history.records import PodRecord
+
+HELD_BY = ("team", "queue", "namespace", "user", "job", "pod")
+PLACED_BY = ("node", "model", "gpu", "day")
+LABEL = "label="
+NONE, UNKNOWN_POD = "(none)", "(unknown pod)"
+RowKind = Literal["group", "unallocated", "unhealthy"]
+
+
+class Grouping(Struct, frozen=True):
+    """`by` is one of HELD_BY, PLACED_BY, or LABEL and a key. `parents` are those of queues, by name; `days` the names
+    of the segments, where that is asked for."""
+
+    by: str
+    level: int = 1
+    parents: Mapping[str, str] = {}
+    days: tuple[str, ...] = ()
+
+    @property
+    def of_holders(self) -> bool:
+        """Whether groups are of holders: what nobody holds is in none of them."""
+        return self.by not in PLACED_BY
+
+    def name(self, cell: Cell, pods: Mapping[str, PodRecord]) -> str:
+        """The group of a cell that is held, or of any cell by a place."""
+        match self.by:
+            case "node":
+                return cell.where.node or NONE
+            case "model":
+                return cell.where.model or NONE
+            case "gpu":
+                return cell.where.gpu
+            case "day":
+                return self.days[cell.where.segment]
+        pod = pods.get(cell.pod_uid)
+        return self.of_pod(pod) if pod is not None else UNKNOWN_POD
+
+    def of_pod(self, pod: PodRecord) -> str:
+        """The group of a pod by its holder."""
+        match self.by:
+            case "team":
+                return team_of(pod.queue, self.parents, self.level) or NONE
+            case "queue":
+                return pod.queue or NONE
+            case "namespace":
+                return pod.namespace or NONE
+            case "user":
+                return pod.user or NONE
+            case "job":
+                return f"{pod.namespace}/{pod.job or pod.name}"
+            case "pod":
+                return f"{pod.namespace}/{pod.name}"
+        return pod.labels.get(self.by.removeprefix(LABEL), "") or NONE
+
+
+class Sums(Struct):
+    """What cells of a group add up to, times and money as in `Cell`; `unpriced_time` is the time without a price."""
+
+    name: str
+    kind: RowKind = "group"
+    jobs: set[tuple[str, str]] = set()
+    pods: set[str] = set()
+    used_time: int = 0
+    idle_time: int = 0
+    unmeasured_time: int = 0
+    unallocated_time: int = 0
+    unhealthy_time: int = 0
+    start_up_time: int = 0
+    unpriced_time: int = 0
+    used: int = 0
+    idle: int = 0
+    unmeasured: int = 0
+    unallocated: int = 0
+    unhealthy: int = 0
+    shared: int = 0
+    start_up: int = 0
+
+    @property
+    def allocated(self) -> int:
+        return self.used + self.idle + self.unmeasured
+
+    @property
+    def allocated_time(self) -> int:
+        return self.used_time + self.idle_time + self.unmeasured_time
+
+    @property
+    def nobodys(self) -> int:
+        """The money for what nobody held."""
+        return self.unallocated + self.unhealthy
+
+    def add(self, cell: Cell, pod: PodRecord | None) -> None:
+        if cell.where.rule is None:
+            self.unpriced_time += cell.time
+        if cell.state == "unallocated":
+            self.unallocated_time += cell.time
+            self.unallocated += cell.money
+            return
+        if cell.state == "unhealthy":
+            self.unhealthy_time += cell.time
+            self.unhealthy += cell.money
+            return
+        self.used_time += cell.used_time
+        self.idle_time += cell.idle_time
+        self.unmeasured_time += cell.unmeasured_time
+        self.start_up_time += cell.start_up_time
+        self.used += cell.used
+        self.idle += cell.idle
+        self.unmeasured += cell.unmeasured
+        self.start_up += cell.start_up
+        self.pods.add(cell.pod_uid)
+        if pod is not None:
+            self.jobs.add((pod.namespace, pod.job or pod.name))
+
+
+def team_of(queue: str, parents: Mapping[str, str], level: int) -> str:
+    """The queue at this level of the tree, 1 at the top, on the way to `queue`; that itself if it is not so deep."""
+    path = [queue]
+    while (parent := parents.get(path[-1], "")) and parent not in path:
+        path.append(parent)
+    return path[-level] if level <= len(path) else queue
+
+
+def grouped(times: GpuTimes, grouping: Grouping) -> list[Sums]:
+    """The groups by name, then what nobody held."""
+    groups: dict[tuple[RowKind, str], Sums] = {}
+    for cell in times.cells:
+        if cell.state == "allocated" or not grouping.of_holders:
+            kind: RowKind = "group"
+            name = grouping.name(cell, times.pods)
+        else:
+            kind, name = cell.state, f"({cell.state})"
+        found = groups.get((kind, name))
+        if found is None:
+            found = groups[kind, name] = Sums(name, kind)
+        found.add(cell, times.pods.get(cell.pod_uid))
+    return sorted(groups.values(), key=lambda row: (row.kind != "group", row.kind, row.name))
+
+
+def totals(rows: Iterable[Sums]) -> Sums:
+    """All rows together."""
+    total = Sums("total")
+    for row in rows:
+        total.jobs |= row.jobs
+        total.pods |= row.pods
+        for name in AMOUNTS:
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+    return total
+
+
+AMOUNTS = tuple(name for name in Sums.__struct_fields__ if name not in ("name", "kind", "jobs", "pods"))
