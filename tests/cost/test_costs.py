@@ -191,7 +191,7 @@ def test_time_without_a_price_is_listed_and_costs_nothing() -> None:
 
 
 def test_who_bears_what_nobody_held() -> None:
-    rows = [Sums("a", used=30, used_time=1), Sums("b", idle=10, idle_time=1), Sums("c"),
+    rows = [Sums("a", allocated=30, allocated_time=1), Sums("b", allocated=10, allocated_time=1), Sums("c"),
             Sums("(unallocated)", "unallocated", unallocated=7)]  # fmt: skip
     shares = {rule: [row.shared for row in shared(rows, rule) if row.kind == "group"] for rule in ("weighted", "even")}
     assert shares == {"weighted": [5, 2, 0], "even": [5 + 4, 2 + 3, 0]}

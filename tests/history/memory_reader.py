@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import Struct
 
 from dovetail.history.records import Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour
+from dovetail.history.sqlite.reader import UseSum
 
 
 class MemoryReader(Struct):
@@ -43,6 +44,14 @@ class MemoryReader(Struct):
 
     def use(self, period: Period) -> Iterator[UseHour]:
         return (one for one in self.all_use if period.start_ms <= one.hour_ms < period.end_ms)
+
+    def use_by_pod(self, period: Period) -> Iterator[UseSum]:
+        sums: dict[str, list[int]] = {}
+        for one in self.use(period):
+            found = sums.setdefault(one.pod_uid, [0, 0, 0])
+            for number, amount in enumerate((one.measured_ms, one.use, one.idle_ms)):
+                found[number] += amount
+        return (UseSum(uid, *amounts) for uid, amounts in sums.items())
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         return (one for one in self.all_gaps if period.clipped(one.start_ms, one.end_ms).ms)

@@ -5,7 +5,8 @@ Rules
 - A cell is of one segment of the period (a day, if days are asked for), one place (`Where`) and one holder, or of
   nobody. Each has the time of GPUs, and the money for it. Cells of any grouping add up to the same.
 - The start-up of a pod is from its bind until its containers have started; without a start, until it ended.
-- What a pod used is divided over what it held in the segment: of its GPU, if cells are by GPU. What was measured is at
+- What a pod used is divided over what it held in the segment, in proportion to time: of each GPU by itself if cells
+  are by GPU, else of all its GPUs together. What was measured is at
   most what was held. Used, idle and not measured add up to allocated.
 - An hour of use, or a day where hours are not kept any more, counts for the segment in which it begins.
 - Only what is known counts: the period ends where the history does.
@@ -14,7 +15,8 @@ Rules
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -29,7 +31,27 @@ NO_PRICE = Unpriced("prices were not asked for", "")
 _NEVER_MS = 1 << 62
 
 
-class Where(Struct, frozen=True):
+class UsedByPod(Protocol):
+    """What a pod used together."""
+
+    @property
+    def pod_uid(self) -> str: ...
+
+    @property
+    def measured_ms(self) -> int: ...
+
+    @property
+    def use(self) -> int: ...
+
+
+class UseReader(HistoryReader, Protocol):
+    """A history that also adds up use. Methods raise StoreError."""
+
+    def use_by_pod(self, period: Period) -> Iterator[UsedByPod]:
+        """The use of each pod in a period, all hours and GPUs together."""
+
+
+class Where(Struct, frozen=True, gc=False):
     """The place and the price of GPU time. `gpu` is "" if cells are not by GPU; `rule` is None where there is no price,
     and `unpriced` why."""
 
@@ -45,7 +67,7 @@ class Where(Struct, frozen=True):
     unpriced: Unpriced | None = None
 
 
-class Cell(Struct):
+class Cell(Struct, gc=False):
     """GPU time (thousandths times milliseconds), and the money for it (see `rounding`). `start_up` is a part of
     `money`; `used`, `idle` and `unmeasured` are all of it where the state is `allocated`. The same of time ends in
     `_time`. `held_ms` is for how long GPUs were held, shares as long as whole ones."""
@@ -92,7 +114,7 @@ class GpuTimes(Struct, frozen=True):
 
 
 def gpu_times(
-    reader: HistoryReader, asked: Period, book: PriceBook | None, segments: Sequence[Period] = (), by_gpu: bool = False
+    reader: UseReader, asked: Period, book: PriceBook | None, segments: Sequence[Period] = (), by_gpu: bool = False
 ) -> GpuTimes:
     """The cells of a period, with prices of the book, and for each of its segments. Without segments it is one. Raises
     StoreError and CurrencyError."""
@@ -108,7 +130,7 @@ def gpu_times(
     made.fill(divide(reader.spans(period), holds, period, made.cuts))
     made.measure(reader)
     return GpuTimes(
-        asked, period, parts, tuple(made.cells.values()), pods, tuple(reader.gaps(period)), known,
+        asked, period, parts, tuple(made.cells), pods, tuple(reader.gaps(period)), known,
         made.unknown_ms, made.assumed_time, made.unheld_ms, made.unheld_use,
     )  # fmt: skip
 
@@ -117,87 +139,114 @@ class _Cells:
     def __init__(
         self, segments: Sequence[Period], pods: dict[str, PodRecord], book: PriceBook | None, by_gpu: bool
     ) -> None:
-        self.cells: dict[tuple[int, str, str], Cell] = {}
+        self.cells: list[Cell] = []
         self.cuts = sorted({part.start_ms for part in segments} | set(book.changes() if book is not None else ()))
         self.unknown_ms = self.assumed_time = self.unheld_ms = self.unheld_use = 0
         self._segments, self._book, self._by_gpu = segments, book, by_gpu
         self._starts = [part.start_ms for part in segments]
         self._starting = {uid: _start_up(pod) for uid, pod in pods.items() if pod.bound_ms}
-        self._wheres: dict[Where, int] = {}
+        self._at: dict[Where, tuple[dict[str, Cell], dict[State, Cell]]] = {}
 
     def fill(self, times: Iterable[GpuTime | Unknown]) -> None:
         """Add the times to their cells. They come by GPU."""
-        cells, cuts, starting = self.cells, self.cuts, self._starting
+        cuts, starting = self.cuts, self._starting
         span: GpuSpan | None = None
-        interval = -1
+        next_ms = micro = 0
         for one in times:
-            start_ms, end_ms = one.start_ms, one.end_ms
             if isinstance(one, Unknown):
-                self.unknown_ms += end_ms - start_ms
+                self.unknown_ms += one.end_ms - one.start_ms
                 continue
-            at = bisect_right(cuts, start_ms)
-            if one.span is not span or at != interval:
-                span, interval = one.span, at
-                where, number, micro = self._place(span, start_ms)
-            hold = one.hold
-            uid = hold.pod_uid if hold is not None else ""
-            key = (number, one.state, uid)
-            cell = cells.get(key)
+            start_ms, end_ms = one.start_ms, one.end_ms
+            if one.span is not span or start_ms >= next_ms:
+                span = one.span
+                at = bisect_right(cuts, start_ms)
+                next_ms = cuts[at] if at < len(cuts) else _NEVER_MS
+                where, micro = self._place(span, start_ms)
+                held, free = self._at.setdefault(where, ({}, {}))
+            hold, milli = one.hold, one.milli
+            time = milli * (end_ms - start_ms)
+            if hold is None:
+                cell = free.get(one.state)
+                if cell is None:
+                    cell = free[one.state] = Cell(where, one.state)
+                    self.cells.append(cell)
+                cell.time += time
+                cell.money += time * micro
+                continue
+            uid = hold.pod_uid
+            cell = held.get(uid)
             if cell is None:
-                cell = cells[key] = Cell(where, one.state, uid)
-            time = one.milli * (end_ms - start_ms)
+                cell = held[uid] = Cell(where, "allocated", uid)
+                self.cells.append(cell)
             cell.time += time
             cell.money += time * micro
-            if hold is None:
-                continue
             cell.held_ms += end_ms - start_ms
             if not hold.named:
                 self.assumed_time += time
             begin = starting.get(uid)
             if begin is not None and start_ms < begin[1] and end_ms > begin[0]:
-                part = one.milli * (min(end_ms, begin[1]) - max(start_ms, begin[0]))
+                first_ms = start_ms if start_ms > begin[0] else begin[0]
+                part = milli * ((end_ms if end_ms < begin[1] else begin[1]) - first_ms)
                 cell.start_up_time += part
                 cell.start_up += part * micro
 
-    def _place(self, span: GpuSpan, at_ms: int) -> tuple[Where, int, int]:
-        """The place of a GPU at a time, its number, and the price there, 0 without one. Raises CurrencyError."""
+    def _place(self, span: GpuSpan, at_ms: int) -> tuple[Where, int]:
+        """The place of a GPU at a time, and the price there, 0 without one. Raises CurrencyError."""
         price = self._book.price(span, at_ms) if self._book is not None else NO_PRICE
         where = Where(
             bisect_right(self._starts, at_ms) - 1, span.node, span.model, span.instance_type, span.region, span.zone,
             span.spot, span.gpu if self._by_gpu else "",
             price.rule if isinstance(price, Priced) else None, price if isinstance(price, Unpriced) else None,
         )  # fmt: skip
-        return where, self._wheres.setdefault(where, len(self._wheres)), price.micro if isinstance(price, Priced) else 0
+        return where, price.micro if isinstance(price, Priced) else 0
 
-    def measure(self, reader: HistoryReader) -> None:
+    def measure(self, reader: UseReader) -> None:
         """Divide what was used over the cells. Raises StoreError."""
-        held: dict[tuple[int, str, str], int] = {}
-        for cell in self.cells.values():
-            if cell.pod_uid:
-                key = (cell.where.segment, cell.where.gpu, cell.pod_uid)
-                held[key] = held.get(key, 0) + cell.held_ms
-        sums: dict[tuple[int, str, str], tuple[int, int]] = {}
+        cells_of: dict[tuple[int, str], dict[str, list[Cell]]] = {}
+        for where, (held, _) in self._at.items():
+            found = cells_of.setdefault((where.segment, where.gpu), {})
+            for uid, cell in held.items():
+                found.setdefault(uid, []).append(cell)
+        sums: dict[tuple[int, str], dict[str, tuple[int, int]]] = {}
         for segment, part in enumerate(self._segments):
-            for hour in reader.use(part):
-                key = (segment, hour.gpu if self._by_gpu else "", hour.pod_uid)
-                if key not in held:
-                    self.unheld_ms += hour.measured_ms
-                    self.unheld_use += hour.use
+            for gpu, one in self._used(reader, part):
+                uid = one.pod_uid
+                if uid not in cells_of.get((segment, gpu), ()):
+                    self.unheld_ms += one.measured_ms
+                    self.unheld_use += one.use
                     continue
-                measured_ms, use = sums.get(key, (0, 0))
-                sums[key] = measured_ms + hour.measured_ms, use + hour.use
-        for cell in self.cells.values():
-            found = sums.get((cell.where.segment, cell.where.gpu, cell.pod_uid)) if cell.pod_uid else None
-            if found is None:
-                continue
-            held_ms = held[cell.where.segment, cell.where.gpu, cell.pod_uid]
-            measured_ms = min(found[0], held_ms)
-            use, whole = min(found[1], measured_ms * USE_OF_WHOLE), held_ms * USE_OF_WHOLE
-            cell.used_time, cell.used = cell.time * use // whole, cell.money * use // whole
-            cell.idle_time = cell.time * measured_ms // held_ms - cell.used_time
-            cell.idle = cell.money * measured_ms // held_ms - cell.used
+                used = sums.setdefault((segment, gpu), {})
+                before = used.get(uid)
+                used[uid] = (one.measured_ms, one.use) if before is None else (
+                    before[0] + one.measured_ms, before[1] + one.use
+                )  # fmt: skip
+        for key, used in sums.items():
+            cells = cells_of[key]
+            for uid, (measured_ms, use) in used.items():
+                _divide_use(cells[uid], measured_ms, use)
+
+    def _used(self, reader: UseReader, period: Period) -> Iterator[tuple[str, UsedByPod]]:
+        if self._by_gpu:
+            for hour in reader.use(period):
+                yield hour.gpu, hour
+        else:
+            for one in reader.use_by_pod(period):
+                yield "", one
 
 
 def _start_up(pod: PodRecord) -> tuple[int, int]:
     """From when to when the pod started up."""
     return pod.bound_ms, pod.started_ms or pod.ended_ms or _NEVER_MS
+
+
+def _divide_use(cells: Sequence[Cell], measured_ms: int, use: int) -> None:
+    """Divide the use of a pod over what it held."""
+    held_ms = sum([cell.held_ms for cell in cells]) if len(cells) > 1 else cells[0].held_ms
+    measured_ms = min(measured_ms, held_ms)
+    use, whole = min(use, measured_ms * USE_OF_WHOLE), held_ms * USE_OF_WHOLE
+    for cell in cells:
+        time, money = cell.time, cell.money
+        cell.used_time = used_time = time * use // whole
+        cell.used = used = money * use // whole
+        cell.idle_time = time * measured_ms // held_ms - used_time
+        cell.idle = money * measured_ms // held_ms - used

@@ -11,12 +11,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.cost.cells import Cell, GpuTimes
+from dovetail.cost.cells import Cell, GpuTimes, Where
 from dovetail.history.records import PodRecord
 
 HELD_BY = ("team", "queue", "namespace", "user", "job", "pod")
@@ -40,36 +40,38 @@ class Grouping(Struct, frozen=True):
         """Whether groups are of holders: what nobody holds is in none of them."""
         return self.by not in PLACED_BY
 
-    def name(self, cell: Cell, pods: Mapping[str, PodRecord]) -> str:
-        """The group of a cell that is held, or of any cell by a place."""
+    def of_place(self, where: Where) -> str:
+        """The group of a place, by one."""
         match self.by:
             case "node":
-                return cell.where.node or NONE
+                return where.node or NONE
             case "model":
-                return cell.where.model or NONE
+                return where.model or NONE
             case "gpu":
-                return cell.where.gpu
-            case "day":
-                return self.days[cell.where.segment]
-        pod = pods.get(cell.pod_uid)
-        return self.of_pod(pod) if pod is not None else UNKNOWN_POD
+                return where.gpu
+        return self.days[where.segment]
 
-    def of_pod(self, pod: PodRecord) -> str:
-        """The group of a pod by its holder."""
+    def of_pods(self) -> Callable[[PodRecord], str]:
+        """What finds the group of a pod, by its holder."""
         match self.by:
             case "team":
-                return team_of(pod.queue, self.parents, self.level) or NONE
+                teams: dict[str, str] = {}
+                return lambda pod: (
+                    teams.get(pod.queue)
+                    or teams.setdefault(pod.queue, team_of(pod.queue, self.parents, self.level) or NONE)
+                )
             case "queue":
-                return pod.queue or NONE
+                return lambda pod: pod.queue or NONE
             case "namespace":
-                return pod.namespace or NONE
+                return lambda pod: pod.namespace or NONE
             case "user":
-                return pod.user or NONE
+                return lambda pod: pod.user or NONE
             case "job":
-                return f"{pod.namespace}/{pod.job or pod.name}"
+                return lambda pod: f"{pod.namespace}/{pod.job or pod.name}"
             case "pod":
-                return f"{pod.namespace}/{pod.name}"
-        return pod.labels.get(self.by.removeprefix(LABEL), "") or NONE
+                return lambda pod: f"{pod.namespace}/{pod.name}"
+        label = self.by.removeprefix(LABEL)
+        return lambda pod: pod.labels.get(label, "") or NONE
 
 
 class Sums(Struct):
@@ -79,28 +81,28 @@ class Sums(Struct):
     kind: RowKind = "group"
     jobs: set[tuple[str, str]] = set()
     pods: set[str] = set()
+    allocated_time: int = 0
     used_time: int = 0
     idle_time: int = 0
-    unmeasured_time: int = 0
     unallocated_time: int = 0
     unhealthy_time: int = 0
     start_up_time: int = 0
     unpriced_time: int = 0
+    allocated: int = 0
     used: int = 0
     idle: int = 0
-    unmeasured: int = 0
     unallocated: int = 0
     unhealthy: int = 0
     shared: int = 0
     start_up: int = 0
 
     @property
-    def allocated(self) -> int:
-        return self.used + self.idle + self.unmeasured
+    def unmeasured(self) -> int:
+        return self.allocated - self.used - self.idle
 
     @property
-    def allocated_time(self) -> int:
-        return self.used_time + self.idle_time + self.unmeasured_time
+    def unmeasured_time(self) -> int:
+        return self.allocated_time - self.used_time - self.idle_time
 
     @property
     def nobodys(self) -> int:
@@ -118,13 +120,13 @@ class Sums(Struct):
             self.unhealthy_time += cell.time
             self.unhealthy += cell.money
             return
+        self.allocated_time += cell.time
+        self.allocated += cell.money
         self.used_time += cell.used_time
-        self.idle_time += cell.idle_time
-        self.unmeasured_time += cell.unmeasured_time
-        self.start_up_time += cell.start_up_time
         self.used += cell.used
+        self.idle_time += cell.idle_time
         self.idle += cell.idle
-        self.unmeasured += cell.unmeasured
+        self.start_up_time += cell.start_up_time
         self.start_up += cell.start_up
         self.pods.add(cell.pod_uid)
         if pod is not None:
@@ -142,16 +144,20 @@ def team_of(queue: str, parents: Mapping[str, str], level: int) -> str:
 def grouped(times: GpuTimes, grouping: Grouping) -> list[Sums]:
     """The groups by name, then what nobody held."""
     groups: dict[tuple[RowKind, str], Sums] = {}
+    pods, of_pod, of_holders = times.pods, grouping.of_pods(), grouping.of_holders
     for cell in times.cells:
-        if cell.state == "allocated" or not grouping.of_holders:
-            kind: RowKind = "group"
-            name = grouping.name(cell, times.pods)
+        pod = pods.get(cell.pod_uid) if cell.pod_uid else None
+        kind: RowKind = "group"
+        if not of_holders:
+            name = grouping.of_place(cell.where)
+        elif cell.state == "allocated":
+            name = of_pod(pod) if pod is not None else UNKNOWN_POD
         else:
             kind, name = cell.state, f"({cell.state})"
         found = groups.get((kind, name))
         if found is None:
             found = groups[kind, name] = Sums(name, kind)
-        found.add(cell, times.pods.get(cell.pod_uid))
+        found.add(cell, pod)
     return sorted(groups.values(), key=lambda row: (row.kind != "group", row.kind, row.name))
 
 

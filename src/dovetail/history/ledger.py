@@ -52,13 +52,13 @@ class Unknown(Struct, frozen=True):
 
 
 _Piece: TypeAlias = "tuple[int, int, GpuSpan | None]"
-_Slice: TypeAlias = "tuple[int, int, Sequence[GpuHold], Sequence[int]]"
+_Slice: TypeAlias = "tuple[int, int, Sequence[tuple[GpuHold, int]]]"
 
 
 def divide(
     spans: Iterable[GpuSpan], holds: Iterable[GpuHold], period: Period, cuts: Sequence[int] = ()
 ) -> Iterator[GpuTime | Unknown]:
-    """The time of the GPUs in the period, by GPU and time. Spans and holds come by GPU (`HistoryReader`)."""
+    """The time of the GPUs in the period, by GPU and time. Spans and holds come in the order of `HistoryReader`."""
     of_gpu = {gpu: list(group) for gpu, group in groupby(holds, attrgetter("gpu"))}
     inner = [cut for cut in cuts if period.start_ms < cut < period.end_ms]
     for gpu, group in groupby(spans, attrgetter("gpu")):
@@ -85,31 +85,39 @@ def _pieces(spans: list[GpuSpan], period: Period, cuts: Sequence[int]) -> Iterat
 
 def _together(holds: Iterable[GpuHold], period: Period) -> Iterator[_Slice]:
     """The times in which the same holds are held, with these and what each gets; times without holds are left out."""
-    held = [(part.start_ms, part.end_ms, hold) for hold in holds
-            if (part := period.clipped(hold.start_ms, hold.end_ms)).ms]  # fmt: skip
-    held.sort(key=lambda one: (one[0], one[2].start_ms, one[2].pod_uid, one[2].device))
+    first_ms, last_ms = period.start_ms, period.end_ms
     overlapping: list[tuple[int, int, GpuHold]] = []
-    until_ms = 0
-    for one in held:
-        if overlapping and one[0] >= until_ms:
+    until_ms = first_ms
+    for hold in holds:
+        start_ms, end_ms = hold.start_ms, hold.end_ms
+        if start_ms < first_ms:
+            start_ms = first_ms
+        if not end_ms or end_ms > last_ms:
+            end_ms = last_ms
+        if start_ms >= end_ms:
+            continue
+        if start_ms >= until_ms and overlapping:
             yield from _overlapping(overlapping)
-            overlapping.clear()
-        overlapping.append(one)
-        until_ms = max(until_ms, one[1]) if len(overlapping) > 1 else one[1]
+            overlapping = []
+        overlapping.append((start_ms, end_ms, hold))
+        if end_ms > until_ms:
+            until_ms = end_ms
     if overlapping:
         yield from _overlapping(overlapping)
 
 
-def _overlapping(held: Sequence[tuple[int, int, GpuHold]]) -> Iterator[_Slice]:
+def _overlapping(held: Sequence[tuple[int, int, GpuHold]]) -> Sequence[_Slice]:
     if len(held) == 1:
         ((start_ms, end_ms, hold),) = held
-        yield start_ms, end_ms, [hold], [min(hold.milli, WHOLE_MILLI)]
-        return
+        return ((start_ms, end_ms, ((hold, min(hold.milli, WHOLE_MILLI)),)),)
     times = {time for start_ms, end_ms, _ in held for time in (start_ms, end_ms)}
+    slices = []
     for begin, end in pairwise(sorted(times)):
         active = [hold for start_ms, end_ms, hold in held if start_ms <= begin < end_ms]
         if active:
-            yield begin, end, active, scaled([hold.milli for hold in active])
+            parts = scaled([hold.milli for hold in active])
+            slices.append((begin, end, tuple(zip(active, parts, strict=True))))
+    return slices
 
 
 def _divide_gpu(pieces: Iterable[_Piece], slices: Iterator[_Slice]) -> Iterator[GpuTime | Unknown]:
@@ -119,22 +127,24 @@ def _divide_gpu(pieces: Iterable[_Piece], slices: Iterator[_Slice]) -> Iterator[
         at = begin
         state: State = "unallocated" if span is not None and span.health == "healthy" else "unhealthy"
         while current is not None and current[0] < end:
-            start_ms, end_ms = max(current[0], begin), min(current[1], end)
-            holds, parts = current[2], current[3]
+            start_ms, end_ms, held = current
+            if start_ms < begin:
+                start_ms = begin
+            until_ms = end_ms if end_ms < end else end
             if span is None:
-                for hold in holds:
-                    yield Unknown(hold, start_ms, end_ms)
+                for hold, _ in held:
+                    yield Unknown(hold, start_ms, until_ms)
             else:
                 if at < start_ms:
                     yield GpuTime(span, state, WHOLE_MILLI, at, start_ms)
                 rest = WHOLE_MILLI
-                for hold, milli in zip(holds, parts, strict=True):
+                for hold, milli in held:
                     rest -= milli
-                    yield GpuTime(span, "allocated", milli, start_ms, end_ms, hold)
+                    yield GpuTime(span, "allocated", milli, start_ms, until_ms, hold)
                 if rest:
-                    yield GpuTime(span, state, rest, start_ms, end_ms)
-            at = end_ms
-            if current[1] > end:
+                    yield GpuTime(span, state, rest, start_ms, until_ms)
+            at = until_ms
+            if end_ms > end:
                 break
             current = next(slices, None)
         if span is not None and at < end:
