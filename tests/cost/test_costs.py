@@ -190,7 +190,7 @@ def test_time_without_a_price_is_listed_and_costs_nothing() -> None:
     }  # fmt: skip
 
 
-def test_who_bears_what_nobody_held() -> None:
+def test_what_nobody_held_is_borne_by_the_rule() -> None:
     rows = [Sums("a", allocated=30, allocated_time=1), Sums("b", allocated=10, allocated_time=1), Sums("c"),
             Sums("(unallocated)", "unallocated", unallocated=7)]  # fmt: skip
     shares = {rule: [row.shared for row in shared(rows, rule) if row.kind == "group"] for rule in ("weighted", "even")}

@@ -8,7 +8,8 @@ Rules
   each element. csv has all columns, wide ones too; so has the table with -o wide.
 - `name` prints of each row the name that other commands take, a line each.
 - States have colours, nothing else has; only on a terminal, and not with NO_COLOR.
-- Control characters are blanks, in each form but JSON and YAML, which escape them: a row of csv is one line.
+- Control characters are blanks, in each form but JSON and YAML, which escape them: a row of csv is one line. A text of
+  csv that a spreadsheet would run as a formula has a ' before it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _TABLE, _WIDE, _CSV, _NAME, _JSON, _YAML, _PATH = "table", "wide", "csv", "name"
 _OUTPUTS = (_TABLE, _WIDE, _JSON, _YAML, _NAME, _CSV)
 _NOTHING, _GONE = "-", "Gone"
 _ENDLESS = 1 << 20
+_FORMULAS = ("=", "+", "-", "@")
 
 
 class Shown(Struct, frozen=True):
@@ -115,32 +117,36 @@ TABLE = ListForm()
 """The form where nothing was asked for."""
 
 
-def list_options(listing: ListColumns[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a list; the command gets a `form` in their place."""
+def list_options(
+    listing: ListColumns[Any], more: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a list; the command gets a `form` in their place. `more` are forms that it writes itself."""
     names = [one.name for one in listing.columns]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def formed(output: str, no_headers: bool, columns: tuple[str, ...], sort_by: str, **rest: Any) -> None:
-            output, template = _read_output(output)
+            output, template = _read_output(output, (*_OUTPUTS, *more))
             form = ListForm(output, template, not no_headers, columns, sort_by)
-            if form.whole and (columns or sort_by):
+            if (form.whole or output in more) and (columns or sort_by):
                 option = "--columns" if columns else "--sort-by"
                 raise click.UsageError(f"{option} goes with -o table, wide, name or csv: {output} has the whole answer")
             command(form=form, **rest)
 
         found: Callable[..., None] = formed
-        for option in reversed(_options(names)):
+        for option in reversed(_options(names, (*_OUTPUTS, *more))):
             found = option(found)
         return found
 
     return decorate
 
 
-def _options(names: Sequence[str]) -> list[Callable[[Callable[..., None]], Callable[..., None]]]:
+def _options(
+    names: Sequence[str], outputs: Sequence[str]
+) -> list[Callable[[Callable[..., None]], Callable[..., None]]]:
     return [
         click.option(
-            "-o", "--output", metavar=f"{'|'.join(_OUTPUTS)}|{_PATH}=EXPR", default=_TABLE, show_default=True,
+            "-o", "--output", metavar=f"{'|'.join(outputs)}|{_PATH}=EXPR", default=_TABLE, show_default=True,
             help="Form of the answer; EXPR is a template as for kubectl.",
         ),
         click.option("--no-headers", is_flag=True, help="Print rows alone: no headings, and no sentences below them."),
@@ -175,7 +181,7 @@ def _requirements(text: str) -> tuple[Requirement, ...]:
         raise click.BadParameter(str(error)) from error
 
 
-def _read_output(text: str) -> tuple[str, PathTemplate | None]:
+def _read_output(text: str, outputs: Sequence[str]) -> tuple[str, PathTemplate | None]:
     """The form, and the template of jsonpath. Raises UsageError."""
     name, _, expression = text.partition("=")
     if name == _PATH and expression:
@@ -185,11 +191,11 @@ def _read_output(text: str) -> tuple[str, PathTemplate | None]:
             return name, PathTemplate(expression)
         except PathError as error:
             raise click.UsageError(f"-o jsonpath: {error}") from error
-    if text in _OUTPUTS:
+    if text in outputs:
         return text, None
     if name == _PATH:
         raise click.UsageError("-o jsonpath needs an expression: -o 'jsonpath={.jobs[*].job}'")
-    raise click.UsageError(f"-o {text!r} is none of {', '.join(_OUTPUTS)}, {_PATH}=EXPR")
+    raise click.UsageError(f"-o {text!r} is none of {', '.join(outputs)}, {_PATH}=EXPR")
 
 
 def _columns(text: str | None, names: Sequence[str]) -> tuple[str, ...]:
@@ -273,7 +279,7 @@ class ListPrinter:
         if self._headers:
             writer.writerow([one.name for one in columns])
         for row in rows:
-            writer.writerow([_absolute(one.value(row)) for one in columns])
+            writer.writerow([csv_cell(one.value(row)) for one in columns])
 
     def _print_table(self, columns: Sequence[ListColumn[T]], rows: Iterable[T], shown: Shown) -> None:
         made = Table(*map(_heading, columns), show_header=self._headers)
@@ -337,6 +343,12 @@ def _absolute(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     return "" if value is None else printable(str(value))
+
+
+def csv_cell(value: Value) -> str:
+    """A cell of csv. A text that a spreadsheet would run as a formula has a ' before it."""
+    text = _absolute(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULAS) else text
 
 
 def time_of(at_ms: int) -> datetime | None:

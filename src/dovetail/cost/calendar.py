@@ -41,7 +41,7 @@ def zone_of(text: str) -> tzinfo:
         return timezone(-size if match[1] == "-" else size)
     try:
         return ZoneInfo(text)
-    except (OSError, ValueError) as error:
+    except (KeyError, OSError, ValueError) as error:
         known = "write its name as in Europe/Berlin, or an offset such as +05:30"
         raise PeriodError(f"the time zone {text!r} is not known on this machine; {known}") from error
 

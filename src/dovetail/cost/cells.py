@@ -127,7 +127,7 @@ def gpu_times(
     holds = list(reader.holds(period))
     pods |= {pod.uid: pod for pod in reader.pods_of({hold.pod_uid for hold in holds} - pods.keys())}
     made = _Cells(parts, pods, book, by_gpu)
-    made.fill(divide(reader.spans(period), holds, period, made.cuts))
+    made.fill(divide(list(reader.spans(period)), holds, period, made.cuts))
     made.measure(reader)
     return GpuTimes(
         asked, period, parts, tuple(made.cells), pods, tuple(reader.gaps(period)), known,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who bears the cost of GPUs that nobody held: the rows of its own, or the groups of holders by a rule.
+"""Which groups bear the cost of GPUs that nobody held: rows of their own, or the groups of holders by a rule.
 
 Rules
 - `separate`: rows of their own. `weighted`: in proportion to what is allocated to each group. `even`: the same for each

@@ -19,9 +19,8 @@ def money(row: PriceRow, column: str) -> int:
     """A price in millionths. Raises PriceError."""
     found = micro_of(row.cells[column])
     if found is None:
-        raise row.wrong(
-            column, f"a price for an hour: a number from 0 to {MOST}, such as 2.5; leave the row out if unknown"
-        )
+        expected = f"a price for an hour from 0 to {MOST}, such as 2.5; leave the row out if it is not known"
+        raise row.wrong(column, expected)
     return found
 
 

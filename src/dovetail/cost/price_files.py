@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of prices, in any of four forms that are told apart by their content.
+"""Files of prices, in any of four forms, each recognized by its content.
 
 Rules
 - A table with COLUMNS: a row is the price of a node or of each of its GPUs (`per`), for the GPUs that its cells name.

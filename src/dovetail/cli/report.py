@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail report`."""
+
+from __future__ import annotations
+
+import click
+
+from dovetail.cli.console import Console
+from dovetail.cli.cost_columns import REPORT
+from dovetail.cli.history_options import HistoryQuestion, asked_options
+from dovetail.cli.listing import ListForm, list_options, write_answer
+
+
+@click.command(name="report")
+@asked_options
+@list_options(REPORT)
+def command(asked: HistoryQuestion, form: ListForm) -> None:
+    """Show how the GPUs of a period were used: hours allocated, used, idle and free, jobs, and how long these waited.
+
+    As sreport of Slurm, by team, user, model, day or another grouping. Reads a file of the history; needs no cluster
+    and no network.
+    """
+    from dovetail.cli.cost_report import show_use
+    from dovetail.cost.utilization import utilization
+
+    times, grouping, zone = asked.times(None)
+    answer = utilization(times, grouping)
+    if form.whole:
+        write_answer(form, "UtilizationReport", answer)
+    else:
+        show_use(answer, form, zone, asked.time_zone, Console())
