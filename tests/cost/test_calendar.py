@@ -20,6 +20,7 @@ NOVEMBER = 1_793_491_200_000
     [
         ("7d", Period(NOW - 7 * DAY_MS, NOW)),
         ("36h", Period(NOW - 36 * HOUR_MS, NOW)),
+        ("2026", Period(NOVEMBER - 304 * DAY_MS, NOVEMBER + 61 * DAY_MS)),
         ("2026-11", Period(NOVEMBER, NOVEMBER + 30 * DAY_MS)),
         ("2026-12", Period(NOVEMBER + 30 * DAY_MS, NOVEMBER + 61 * DAY_MS)),
         ("2026-11-02", Period(NOVEMBER + DAY_MS, NOVEMBER + 2 * DAY_MS)),

@@ -2,7 +2,7 @@
 """Periods as users write them, and the days of a time zone.
 
 Rules
-- `7d`, `36h`: the last days or hours, up to now. `2026-11` is a month, `2026-11-05` a day.
+- `7d`, `36h`: the last days or hours, up to now. `2026` is a year, `2026-11` a month, `2026-11-05` a day.
 - `FROM..TO` is from FROM on and before TO, each a date (its first moment) or a time such as 2026-11-05T12:00Z. Without
   TO it goes on until now.
 - Dates and times without an offset are of the time zone; UTC if none was named.
@@ -18,7 +18,8 @@ from zoneinfo import ZoneInfo
 from dovetail.history.records import DAY_MS, HOUR_MS, Period
 
 _LAST = re.compile(r"([0-9]{1,5})([dh])")
-_MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+_MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
+_YEAR = re.compile(r"[0-9]{4}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OFFSET = re.compile(r"([+-])([0-9]{2}):([0-9]{2})")
 _LAST_YEAR = 9000
@@ -48,12 +49,15 @@ def zone_of(text: str) -> tzinfo:
 
 def period_of(text: str, zone: tzinfo, now_ms: int) -> Period:
     """The period that a text names. Raises PeriodError."""
-    last, month = _LAST.fullmatch(text), _MONTH.fullmatch(text)
+    last, month, year = _LAST.fullmatch(text), _MONTH.fullmatch(text), _YEAR.fullmatch(text)
     if last is not None:
         found = Period(now_ms - int(last[1]) * (DAY_MS if last[2] == "d" else HOUR_MS), now_ms)
     elif month is not None:
         first = _date(f"{text}-01")
         found = Period(_day_ms(first, zone), _day_ms((first + timedelta(days=31)).replace(day=1), zone))
+    elif year is not None:
+        first = _date(f"{text}-01-01")
+        found = Period(_day_ms(first, zone), _day_ms(first.replace(year=first.year + 1), zone))
     elif _DATE.fullmatch(text):
         day = _date(text)
         found = Period(_day_ms(day, zone), _day_ms(day + timedelta(days=1), zone))
