@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of `cost --by team` over a month of a large cluster, from a history in memory.
 
-    python benchmarks/cost.py [--nodes 1000] [--hours 8] [--runs 3] [--profile] [--by team|day|...] [-o table|json]
+    python benchmarks/cost.py [--nodes 1000] [--hours 20] [--runs 3] [--profile] [--by team|day|...] [-o table|json]
 
 The history has 30 days of nodes with 8 GPUs each. Each GPU is held, one pod after another, for `--hours` on average,
 with a break after each; jobs hold 1, 2, 4 or 8 GPUs of a node, of 200 queues in 20 teams; 1 in 50 GPUs is unhealthy for
@@ -125,7 +125,7 @@ def answer(memory: Memory, by: str) -> CostAnswer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--hours", type=float, default=8)
+    parser.add_argument("--hours", type=float, default=20)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--by", default="team")
     parser.add_argument("--profile", action="store_true")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
+from dovetail.cli.history import store_option
+
 if TYPE_CHECKING:
     from datetime import tzinfo
 
@@ -29,13 +31,13 @@ _LABEL_KEY = re.compile(r"label=([A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?
 
 
 @contextmanager
-def opened(store: str) -> Iterator[UseReader]:
+def opened(store: Path) -> Iterator[UseReader]:
     """The history that a file has. Raises ClickException."""
     from dovetail.history.sqlite.reader import SqliteReader
     from dovetail.history.store import StoreError
 
     try:
-        reader = SqliteReader(Path(store))
+        reader = SqliteReader(store)
         try:
             yield reader
         finally:
@@ -47,7 +49,7 @@ def opened(store: str) -> Iterator[UseReader]:
 class HistoryQuestion(Struct, frozen=True):
     """What part of which history was asked for, and by what it is grouped."""
 
-    store: str
+    store: Path
     by: str
     period: str
     time_zone: str
@@ -82,7 +84,7 @@ def asked_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def formed(
-        store: str, by: str, period: str, time_zone: str, level: int, queues: tuple[str, ...], **rest: Any
+        store: Path, by: str, period: str, time_zone: str, level: int, queues: tuple[str, ...], **rest: Any
     ) -> None:
         if level != 1 and by != "team":
             raise click.UsageError("--level is of the tree of queues: it goes with --by team")
@@ -104,7 +106,7 @@ def _by(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 
 
 _OPTIONS = (
-    click.option("--store", metavar="FILE", required=True, help="The file that has the history."),
+    store_option,
     click.option(
         "--by", metavar=f"{'|'.join(BY)}|{LABEL}KEY", default="team", show_default=True, callback=_by,
         help="What to group by; KEY is a label of pods.",
