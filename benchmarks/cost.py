@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import json
 import pstats
 import random
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     options = parser.parse_args()
     memory = history(options.nodes, options.hours)
+    gc.disable()  # as the command does
     if options.profile:
         profiler = cProfile.Profile()
         profiler.runcall(answer, memory, options.by)

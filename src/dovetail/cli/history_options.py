@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -72,10 +73,14 @@ class HistoryQuestion(Struct, frozen=True):
             known = reader.known()
             inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
             named = list(days(inside, zone)) if inside.ms and (daily or self.by == "day") else []
+            # Records are many and none is garbage: the collector would take a quarter of the time to find none.
+            gc.disable()
             try:
                 times = gpu_times(reader, period, book, [part for _, part in named], self.by == "gpu")
             except CurrencyError as error:
                 raise click.ClickException(str(error)) from error
+            finally:
+                gc.enable()
         return times, Grouping(self.by, self.level, parents(self.queues), tuple(day for day, _ in named)), zone
 
 

@@ -96,9 +96,8 @@ class Cell(Struct, gc=False):
 
 class GpuTimes(Struct, frozen=True):
     """`asked` is the period that was asked for, `period` what of it is known, in `segments`. `pods` are the records of
-    those that held GPUs. `unknown_ms` is for how long holds were of GPUs that were not there; `assumed_time` the
-    allocated time where it is assumed which GPU was held; `unheld_ms` for how long use was measured of GPUs that the
-    pod did not hold, and `unheld_use` that use (see `UseHour`)."""
+    those that were there. `unknown_ms` is for how long holds were of GPUs that were not there, `assumed_time` the
+    allocated time where it is assumed which GPU was held."""
 
     asked: Period
     period: Period
@@ -109,8 +108,6 @@ class GpuTimes(Struct, frozen=True):
     known: Period
     unknown_ms: int = 0
     assumed_time: int = 0
-    unheld_ms: int = 0
-    unheld_use: int = 0
 
 
 def gpu_times(
@@ -131,7 +128,7 @@ def gpu_times(
     made.measure(reader)
     return GpuTimes(
         asked, period, parts, tuple(made.cells), pods, tuple(reader.gaps(period)), known,
-        made.unknown_ms, made.assumed_time, made.unheld_ms, made.unheld_use,
+        made.unknown_ms, made.assumed_time,
     )  # fmt: skip
 
 
@@ -141,7 +138,7 @@ class _Cells:
     ) -> None:
         self.cells: list[Cell] = []
         self.cuts = sorted({part.start_ms for part in segments} | set(book.changes() if book is not None else ()))
-        self.unknown_ms = self.assumed_time = self.unheld_ms = self.unheld_use = 0
+        self.unknown_ms = self.assumed_time = 0
         self._segments, self._book, self._by_gpu = segments, book, by_gpu
         self._starts = [part.start_ms for part in segments]
         self._starting = {uid: _start_up(pod) for uid, pod in pods.items() if pod.bound_ms}
@@ -207,36 +204,20 @@ class _Cells:
             found = cells_of.setdefault((where.segment, where.gpu), {})
             for uid, cell in held.items():
                 found.setdefault(uid, []).append(cell)
-        sums: dict[tuple[int, str], dict[str, tuple[int, int]]] = {}
         for segment, part in enumerate(self._segments):
-            for gpu, one in self._used(reader, part):
-                uid = one.pod_uid
-                if uid not in cells_of.get((segment, gpu), ()):
-                    self.unheld_ms += one.measured_ms
-                    self.unheld_use += one.use
-                    continue
-                used = sums.setdefault((segment, gpu), {})
-                before = used.get(uid)
-                used[uid] = (one.measured_ms, one.use) if before is None else (
-                    before[0] + one.measured_ms, before[1] + one.use
-                )  # fmt: skip
-        for key, used in sums.items():
-            cells = cells_of[key]
-            for uid, (measured_ms, use) in used.items():
-                _divide_use(cells[uid], measured_ms, use)
-
-    def _used(self, reader: UseReader, period: Period) -> Iterator[tuple[str, UsedByPod]]:
-        if self._by_gpu:
-            for hour in reader.use(period):
-                yield hour.gpu, hour
-        else:
-            for one in reader.use_by_pod(period):
-                yield "", one
-
-
-def _start_up(pod: PodRecord) -> tuple[int, int]:
-    """From when to when the pod started up."""
-    return pod.bound_ms, pod.started_ms or pod.ended_ms or _NEVER_MS
+            if not self._by_gpu:
+                here = cells_of.get((segment, ""), {})
+                for one in reader.use_by_pod(part):
+                    if (mine := here.get(one.pod_uid)) is not None:
+                        _divide_use(mine, one.measured_ms, one.use)
+                continue
+            sums: dict[tuple[str, str], tuple[int, int]] = {}
+            for hour in reader.use(part):
+                measured_ms, use = sums.get((hour.gpu, hour.pod_uid), (0, 0))
+                sums[hour.gpu, hour.pod_uid] = measured_ms + hour.measured_ms, use + hour.use
+            for (gpu, uid), (measured_ms, use) in sums.items():
+                if (mine := cells_of.get((segment, gpu), {}).get(uid)) is not None:
+                    _divide_use(mine, measured_ms, use)
 
 
 def _divide_use(cells: Sequence[Cell], measured_ms: int, use: int) -> None:
@@ -250,3 +231,8 @@ def _divide_use(cells: Sequence[Cell], measured_ms: int, use: int) -> None:
         cell.used = used = money * use // whole
         cell.idle_time = time * measured_ms // held_ms - used_time
         cell.idle = money * measured_ms // held_ms - used
+
+
+def _start_up(pod: PodRecord) -> tuple[int, int]:
+    """From when to when the pod started up."""
+    return pod.bound_ms, pod.started_ms or pod.ended_ms or _NEVER_MS
