@@ -12,8 +12,8 @@ Then pods of no GPU are created at 10 a second, and the time from the creation o
 is taken, in rounds: without askers; with so many requests a second of 20 users (why of own pods, queue, priority,
 share); and with as many requests that the API server answers by itself, so that what the load costs is seen apart from
 what views cost. Of each the medians of the rounds are shown, and the CPU time that each process took in it, in ms a
-second: on a machine with other work that is worth more than times are. Scheduler, view server, API server, etcd and the load
-share this machine.
+second: on a machine with other work that is worth more than times are. Scheduler, view server, API server, etcd and the
+load share this machine.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dovetail.cli import cli
 from dovetail.cli.advise_columns import ADVICE
-from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, Period, PodRecord, UseHour
+from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.store import HistoryReader
 from tests.history.memory_reader import MemoryReader
 from tests.terminal import environment
@@ -186,11 +186,13 @@ def test_what_became_of_earlier_advice(tmp_path: Path, store: MemoryReader) -> N
     later_ms = START_MS + 240 * HOUR_MS
     pod = PodRecord("p9", "ml", "serve-1", "serve", "Deployment", submitted_ms=later_ms)
     hours = [
-        replace(one, pod_uid="p9", hour_ms=one.hour_ms + 240 * HOUR_MS) for one in store.all_use if one.pod_uid == "p0"
+        replace(one, pod_uid="p9", hour_ms=one.hour_ms + 240 * HOUR_MS)
+        for one in store.use(store.until)
+        if one.pod_uid == "p0"
     ]
-    store.all_pods, store.all_use = [*store.all_pods, pod], [*store.all_use, *hours]
-    store.all_holds = [*store.all_holds, GpuHold("p9", "g0", 142, "instance", later_ms)]
     store.until = Period(START_MS, later_ms + 240 * HOUR_MS)
+    held = GpuHold("p9", "g0", 142, "instance", later_ms)
+    store.write(HistoryBatch(store.until.end_ms, holds=[held], pods=[pod], use=hours))
     answer = json.loads(shown("--record", str(record), "-o", "json"))
     assert [(one["job"], one["followed"], one["held_now"]) for one in answer["earlier"]] == [
         ("ml/serve", "changed", "1 x 0.142 of NVIDIA-H100-80GB-HBM3 (instance)"), ("web/serve", "gone", ""),

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
 from dovetail.history import agent_use as module
-from dovetail.history.agent_use import AgentUse, credible, phase
+from dovetail.history.agent_use import AgentUseReader, credible, phase
 from dovetail.history.records import HOUR_MS, USE_BINS, UseHour
 from tests.patience import PATIENCE_S
 
@@ -46,7 +46,7 @@ class Reading:
         self.agents: dict[str, str] = {}
         self.now_ms = NOW_MS
         self.taken: list[list[UseHour]] = []
-        self.use = AgentUse(lambda: self.agents, self._may_use, self._take, lambda: self.now_ms, period_s=0.02)
+        self.use = AgentUseReader(lambda: self.agents, self._may_use, self._take, lambda: self.now_ms, period_s=0.02)
 
     def _may_use(self, node: str, gpu: str, pod: str) -> bool:
         return gpu == "a" and pod in ("", "p")

@@ -9,6 +9,7 @@ from statistics import pstdev
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.history.job_use import REPLACED_MS, DeviceUse, job_uses, merged, runs_of
 from dovetail.history.records import DAY_MS, HOUR_MS, USE_BINS, GpuHold, GpuSpan, Outcome, Period, PodRecord, UseHour
@@ -94,13 +95,14 @@ def _reader(**records: object) -> MemoryReader:
 
 def test_what_a_job_held_and_how_much_of_it_was_measured() -> None:
     reader = _reader(
-        all_pods=[_pod("p", 0, 6 * HOUR_MS), _pod("q", 9 * HOUR_MS, 11 * HOUR_MS)],
-        all_holds=[
+        pods=[_pod("p", 0, 6 * HOUR_MS), _pod("q", 9 * HOUR_MS, 11 * HOUR_MS)],
+        holds=[
             GpuHold("p", "a", 1000, "whole", 0, 6 * HOUR_MS), GpuHold("p", "b", 1000, "whole", 0, 6 * HOUR_MS),
             GpuHold("q", "a", 500, "share", 9 * HOUR_MS, 11 * HOUR_MS),
         ],
-        all_use=[
-            _hour("p", 0, peak_mib=900), _hour("p", 1, HOUR_MS // 2), _hour("p", 1, HOUR_MS // 2, 100),
+        use=[
+            _hour("p", 0, peak_mib=900), _hour("p", 1, HOUR_MS // 2),
+            replace(_hour("p", 1, HOUR_MS // 2, 100), source="n/2"),
             _hour("p", 3, gpu="b", peak_mib=300), _hour("other", 3), _hour("", 4), _hour("q", 9),
         ],
     )  # fmt: skip
@@ -128,9 +130,9 @@ def test_a_period_is_of_whole_hours_and_ends_where_knowledge_ends() -> None:
 
 def test_only_jobs_that_are_wanted_and_that_held_something() -> None:
     reader = _reader(
-        all_pods=[_pod("p", 0, HOUR_MS), _pod("q", 0, HOUR_MS, job="eval"), _pod("r", 0, HOUR_MS, job="waited"),
+        pods=[_pod("p", 0, HOUR_MS), _pod("q", 0, HOUR_MS, job="eval"), _pod("r", 0, HOUR_MS, job="waited"),
                   _pod("bare", 0, HOUR_MS, job="")],
-        all_holds=[GpuHold(uid, "a", 1000, "whole", 0, HOUR_MS) for uid in ("p", "q", "bare")],
+        holds=[GpuHold(uid, "a", 1000, "whole", 0, HOUR_MS) for uid in ("p", "q", "bare")],
     )  # fmt: skip
     assert [one.name for one in job_uses(reader, Period(0, HOUR_MS)).jobs] == ["bare", "eval", "train"]
     assert [one.name for one in job_uses(reader, Period(0, HOUR_MS), {("ml", "eval")}).jobs] == ["eval"]
@@ -146,7 +148,7 @@ def test_hung_hours_and_gaps_are_known_by_the_hour() -> None:
         UseHour("a", "p", HOUR_MS, HOUR_MS, 600 * HOUR_MS, HOUR_MS // 4, histogram=tuple(busy)),
         UseHour("a", "p", 2 * HOUR_MS, HOUR_MS, 0, HOUR_MS, histogram=_bins([(0, HOUR_MS)])),
     ]  # fmt: skip
-    reader = _reader(all_pods=[_pod("p", 0)], all_holds=[GpuHold("p", "a", 1000, "whole", 0)], all_use=hours)
+    reader = _reader(pods=[_pod("p", 0)], holds=[GpuHold("p", "a", 1000, "whole", 0)], use=hours)
     (job,) = job_uses(reader, Period(0, 3 * HOUR_MS)).jobs
     assert (job.total.hung_ms, job.total.gap_ms, job.total.idle_ms) == (HOUR_MS, HOUR_MS // 4, 5 * HOUR_MS // 4)
 
@@ -164,5 +166,5 @@ def test_interruptions_and_messages_of_failures() -> None:
         failed("d", 2 * DAY_MS),
     ]
     holds = [GpuHold(pod.uid, "a", 1000, "whole", pod.submitted_ms, pod.ended_ms) for pod in pods]
-    (job,) = job_uses(_reader(all_pods=pods, all_holds=holds), Period(0, 3 * DAY_MS)).jobs
+    (job,) = job_uses(_reader(pods=pods, holds=holds), Period(0, 3 * DAY_MS)).jobs
     assert (job.runs, job.interrupted, job.messages) == (3, 1, ("x",))

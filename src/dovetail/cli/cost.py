@@ -68,7 +68,9 @@ def _micro(text: str) -> int:
     "--gpu-part", type=click.Choice(["whole", "ratio"]), default="whole", show_default=True,
     help="What of a node's price counts on its GPUs: all, or a part in OpenCost's ratio to CPUs and memory.",
 )  # fmt: skip
-@click.option("--billing-account", metavar="NAME", default="cluster", show_default=True, help="The billing account in -o focus.")
+@click.option(
+    "--billing-account", metavar="NAME", default="cluster", show_default=True, help="The billing account in -o focus."
+)
 @list_options(COST, more=(_FOCUS,))
 def command(
     asked: HistoryQuestion, files: tuple[str, ...], no_list_prices: bool, currency: str, rates: dict[str, int],

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from dovetail.cli.console import Console
 from dovetail.cli.history_columns import COLUMNS, HistoryJob, job_row
+from dovetail.cli.history_store import opened, store_option
 from dovetail.cli.listing import ListForm, list_options, selector_option, write_answer, write_rows
 from dovetail.history.jobs import OUTCOMES, PastJob, past_jobs
 from dovetail.history.records import DAY_MS, Period
@@ -46,14 +46,6 @@ class _Times(click.ParamType[Any]):
         if moment.tzinfo is None:
             self.fail(f"{value!r} has no time zone: end it with Z for UTC", param, ctx)
         return True, round(moment.timestamp() * 1000)
-
-
-def store_option(command: Any) -> Any:
-    """The file that is read."""
-    return click.option(
-        "--store", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), required=True,
-        help="The file of the history, which `dovetail collector` or `simulate --history` writes.",
-    )(command)  # fmt: skip
 
 
 def _outcomes(text: str) -> tuple[str, ...]:
@@ -129,20 +121,15 @@ def command(
     history.
     """
     from dovetail.cli.history_report import show_more
-    from dovetail.history.sqlite.reader import SqliteReader
-    from dovetail.history.store import StoreError
 
     wanted = _JobFilter(
         names, "" if everywhere else namespace, tuple(filter(None, users.split(","))), queue, outcomes, labels
     )
-    try:
-        with closing(SqliteReader(store)) as reader:
-            known = reader.known()
-            period = _period(known, since, until, bool(names))
-            found = _jobs(reader.pods(period), known.end_ms, wanted)
-            gaps = list(reader.gaps(period))
-    except StoreError as error:
-        raise click.ClickException(str(error)) from error
+    with opened(store) as reader:
+        known = reader.known()
+        period = _period(known, since, until, bool(names))
+        found = _jobs(reader.pods(period), known.end_ms, wanted)
+        gaps = list(reader.gaps(period))
     _check_named(names, found, known, store)
     if form.whole:
         write_answer(form, "HistoryJob", found)

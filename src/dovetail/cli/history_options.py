@@ -6,8 +6,7 @@ from __future__ import annotations
 import gc
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from dovetail.cli.history import store_option
+from dovetail.cli.history_store import opened, store_option
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from dovetail.cost.cells import GpuTimes, UseReader
+    from dovetail.cost.cells import GpuTimes
     from dovetail.cost.grouping import Grouping
     from dovetail.cost.price_rules import PriceBook
     from dovetail.history.records import Period
@@ -29,22 +28,6 @@ BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu"
 """What GPU time can be grouped by, besides labels."""
 LABEL = "label="
 _LABEL_KEY = re.compile(r"label=([A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)")
-
-
-@contextmanager
-def opened(store: Path) -> Iterator[UseReader]:
-    """The history that a file has. Raises ClickException."""
-    from dovetail.history.sqlite.reader import SqliteReader
-    from dovetail.history.store import StoreError
-
-    try:
-        reader = SqliteReader(store)
-        try:
-            yield reader
-        finally:
-            reader.close()
-    except StoreError as error:
-        raise click.ClickException(str(error)) from error
 
 
 class HistoryQuestion(Struct, frozen=True):

@@ -40,7 +40,7 @@ MayUse = Callable[[str, str, str], bool]
 """Whether a node may have seen this GPU, by UUID, used by the pod of this uid ("" for none)."""
 
 
-class AgentUse:
+class AgentUseReader:
     """Asks the agents. `agents` returns the addresses by node, as http://10.0.0.7:9400; `take` gets what was accepted.
     `clock_ms` is the wall clock. `faults` has why a node was not read, by node."""
 

@@ -205,4 +205,4 @@ def test_a_queue_reclaims_what_is_due_later_although_nothing_happens() -> None:
         driven.at(start_ms + minute * MINUTE_MS)
         if any(isinstance(decision, Evict) for decision in driven.last):
             return
-    pytest.fail("nobody gives way")
+    pytest.fail("no pod is evicted")

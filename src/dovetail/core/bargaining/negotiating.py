@@ -5,7 +5,7 @@ Rules
 - The placeholders of the first alternative wait in the queue, as a job would. When their turn comes and they do not
   fit, the other alternatives are tried in their order, beside the reservations of others and without evictions.
 - A plane has one offer outstanding. One that it declines, or lets lapse, costs a back-off that doubles.
-- Of a plane at most `most_requests` requests have a place (`places`); the others are told so once, and cost nothing
+- Of a plane at most `most_requests` requests have a place (`places`); the others get that reason once, and cost nothing
   more until they have one.
 """
 
