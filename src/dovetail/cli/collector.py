@@ -57,6 +57,10 @@ _log = logging.getLogger("dovetail.collector")
     show_default=True,
     help="Seconds between two writes; a killed process loses at most what happened since the last.",
 )
+@click.option(
+    "--agent-namespace", metavar="NAMESPACE", default="dovetail-agent", show_default=True,
+    help='Where the agents run, which know how GPUs are used; "" for no use.',
+)  # fmt: skip
 @address_option("--listen", "0.0.0.0:10355", 'HOST:PORT for health and metrics; "" for none.')
 @watchdog_option
 @log_options
@@ -69,6 +73,7 @@ def command(
     keep_days: int,
     keep_records: int,
     write_s: float,
+    agent_namespace: str,
     listen: str,
     watchdog_s: float,
     log_level: str,
@@ -87,7 +92,7 @@ def command(
         raise click.UsageError("--keep-days must be at least --keep-hours: days are made of hours that are dropped")
     start_log(log_level, log_format)
     retention = Retention(keep_hours, keep_days, keep_records)
-    options = CollectorOptions(store, retention, scheduler_name, listen, write_s)
+    options = CollectorOptions(store, retention, scheduler_name, listen, write_s, agent_namespace)
     config = config_of(kubeconfig, context)
     try:
         serve(run(config, options), _log, watchdog_s=watchdog_s)

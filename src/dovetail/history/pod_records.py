@@ -2,8 +2,8 @@
 """The record of a pod, from the state and from what objects show besides.
 
 Rules
-- The job of a pod is the object that it was made for, by the label in which its controller writes the name, the
-  outermost first; else its gang; else the pod itself. What holds a lease is the job of the request.
+- The job of a pod is the object that it was made for (`Pod.made_for`); else its gang; else the pod itself. What holds
+  a lease is the job of the request.
 - The times of a pod are those of the API server; what it has no time for is when it was seen.
 """
 
@@ -16,17 +16,7 @@ from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
 from dovetail.core.queues.types import GPU as GPU_AMOUNT
 from dovetail.core.state import State
 from dovetail.history.records import Outcome, PodRecord
-from dovetail.kube.gangs.owners import JOB_LABEL, JOBSET_LABEL, LWS_LABEL, OLD_JOB_LABEL, RAY_LABEL, TRAINING_LABEL
 
-_OWNERS = {
-    JOBSET_LABEL: "JobSet",
-    LWS_LABEL: "LeaderWorkerSet",
-    RAY_LABEL: "RayCluster",
-    TRAINING_LABEL: "",
-    JOB_LABEL: "Job",
-    OLD_JOB_LABEL: "Job",
-}
-"""The kind of object by the label with its name; "" for labels of several kinds."""
 _NVIDIA = "nvidia.com/"
 LEASE_KIND = "GPULease"
 
@@ -81,10 +71,9 @@ def job_of(state: State, pod: Pod) -> tuple[str, str]:
     """The name of its job in the namespace, and the kind of the object that made it, "" where that is not known."""
     if is_lease(pod):
         return pod.name, LEASE_KIND
-    labels = dict(pod.labels)
-    for label, kind in _OWNERS.items():
-        if labels.get(label):
-            return labels[label], kind
+    if pod.made_for:
+        kind, _, name = pod.made_for.partition("/")
+        return name, kind
     gang = state.workloads.gangs.get(state.workloads.workload_of(pod))
     return (gang.name, "") if gang is not None else (pod.name, "")
 

@@ -109,7 +109,10 @@ async def test_what_pods_hold_and_how_they_end_is_written(playground: Playground
     playground.put(gpu_node("gpu-1"))
     playground.put(node("gpu-1", **{"node.kubernetes.io/instance-type": "p5.48xlarge"}))
     async with running(scheduler(playground.url)), running(collector(playground.url, path)):
-        playground.put(pod("long", 2, team="a", **{"job-name": "train"}))
+        long = pod("long", 2, team="a", **{"pod-template-hash": "5d8"})
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train-5d8", "uid": "u", "controller": True}
+        long["metadata"]["ownerReferences"] = [owner]
+        playground.put(long)
         playground.put(pod("short", 1, {RUN_SECONDS: "0.2"}))
         playground.put(pod("broken", 1, {RUN_SECONDS: "0.2", EXIT_CODE: "3"}))
         playground.put(pod("waits", 8))
@@ -126,7 +129,7 @@ async def test_what_pods_hold_and_how_they_end_is_written(playground: Playground
     assert (found["short"].outcome, found["short"].code) == ("Completed", "")
     assert (found["broken"].outcome, found["broken"].code) == ("Failed", "Error")
     assert found["broken"].message == "container main exited with 3"
-    assert (found["long"].outcome, found["long"].job, found["long"].kind) == ("Deleted", "train", "Job")
+    assert (found["long"].outcome, found["long"].job, found["long"].kind) == ("Deleted", "train", "Deployment")
     assert found["long"].labels["team"] == "a"
     assert (found["long"].gpus, found["long"].gpu_milli, found["long"].node) == ("2 GPUs", 2000, "gpu-1")
     assert found["waits"].node == ""
@@ -205,7 +208,7 @@ async def test_on_the_real_api_server_it_needs_only_its_role(plane: Plane, tmp_p
     config = load_config(str(plane.service_account_kubeconfig("dovetail-system", "dovetail-collector")))
     name, path = "history-node", tmp_path / "history.db"
     plane.request("POST", "/api/v1/nodes", node(name))
-    document = pod("history-pod", 2, **{"job-name": "train"})
+    document = pod("history-pod", 2)
     document["spec"]["nodeName"] = name
     pods = "/api/v1/namespaces/default/pods"
     plane.request("POST", pods, document)
@@ -217,7 +220,7 @@ async def test_on_the_real_api_server_it_needs_only_its_role(plane: Plane, tmp_p
     finally:
         plane.request("DELETE", f"/api/v1/nodes/{name}")
     record = pods_of(path)["history-pod"]
-    assert (record.outcome, record.job, record.kind, record.gpu_milli) == ("Deleted", "train", "Job", 2000)
+    assert (record.outcome, record.job, record.kind, record.gpu_milli) == ("Deleted", "history-pod", "", 2000)
     with closing(SqliteReader(path)) as reader:
         holds = [one for one in reader.holds(ALWAYS) if one.pod_uid == record.uid]
         spans = [one for one in reader.spans(ALWAYS) if one.node == name]

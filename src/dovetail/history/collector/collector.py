@@ -20,11 +20,12 @@ from dovetail.core.events import Event
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.history.collector import metrics
+from dovetail.history.collector.agents import Reported
 from dovetail.history.collector.gpu_lists import gpus_of
 from dovetail.history.collector.pod_facts import fact_of
 from dovetail.history.holdings import ListedGpu
 from dovetail.history.pod_records import PodFact
-from dovetail.history.records import HistoryBatch
+from dovetail.history.records import HistoryBatch, UseHour
 from dovetail.history.store import StoreError
 from dovetail.history.timeline import Seen, Timeline
 from dovetail.history.writing import Collected
@@ -88,6 +89,7 @@ class Collector:
         write_s: float,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
+        self.reported = Reported()
         self._informers = informers
         self._seeing = seeing
         self._store = store
@@ -101,22 +103,26 @@ class Collector:
         self.failure = ""
         """Why the last batch could not be written; "" if it was."""
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """The clock, which goes back only by more than the jitter of clocks."""
         now_ms = int(self._clock_s() * 1000)
         self._last_ms = max(self._last_ms, now_ms) if self._last_ms - now_ms < _JITTER_MS else now_ms
         return self._last_ms
 
     async def run(self) -> None:
         """Raises StoreError."""
-        timeline = Timeline(await asyncio.to_thread(self._store.open_records), gap_ms=_GAP_MS)
+        begun = await asyncio.to_thread(self._store.open_records)
+        timeline = Timeline(begun, gap_ms=_GAP_MS)
+        self.reported.add(begun)
         written_s = 0.0
         while True:
             events = self._informers.drain()
-            now_ms = self._now_ms()
+            now_ms = self.now_ms()
             enter(self._state, events, now_ms)
             batch = timeline.advance(self._state, now_ms, self._seeing.take(events))
             metrics.GAPS.inc(len(batch.gaps))
             self._collected.add(batch)
+            self.reported.add(batch)
             self.last_pass_s = time.monotonic()
             if self.last_pass_s - written_s >= self._write_s:
                 await self._write(now_ms)
@@ -126,6 +132,10 @@ class Collector:
                     await self._informers.changed.wait()
             except TimeoutError:
                 continue
+
+    async def take_use(self, hours: list[UseHour]) -> None:
+        """Write these with the next batch."""
+        self._collected.add(HistoryBatch(0, use=hours))
 
     async def _write(self, now_ms: int) -> None:
         """Raises StoreError where too much could not be written."""

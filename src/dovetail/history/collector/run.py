@@ -12,7 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from dovetail import __runs__, __version__
+from dovetail.history.agent_use import PERIOD_S, AgentUseReader
 from dovetail.history.collector import metrics
+from dovetail.history.collector.agents import SELECTOR, AgentPod, Agents
 from dovetail.history.collector.collector import Collector, Seeing
 from dovetail.history.collector.endpoints import CollectorEndpoints
 from dovetail.history.sqlite.retention import Retention
@@ -21,19 +23,24 @@ from dovetail.kube import probe_server
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover_when_up
+from dovetail.kube.api.reflector import Reflector
+from dovetail.kube.api.resources import PODS
 from dovetail.kube.informers import InformerHandlers, Informers
 from dovetail.kube.translate.translator import Translator
 
 
 class CollectorOptions(Struct, frozen=True):
     """The options of `dovetail collector`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
-    `write_s`: what changed is written so often, in seconds."""
+    `write_s`: what changed is written so often, in seconds. `agent_namespace` is where the agents run, which are asked
+    for the use of GPUs every `use_s`; "" for no use."""
 
     store: Path
     retention: Retention = Retention()
     scheduler_name: str = "dovetail"
     listen: str = "0.0.0.0:10355"
     write_s: float = 5.0
+    agent_namespace: str = "dovetail-agent"
+    use_s: float = PERIOD_S
 
 
 async def run(config: ClusterConfig, options: CollectorOptions) -> None:
@@ -60,8 +67,23 @@ async def run(config: ClusterConfig, options: CollectorOptions) -> None:
                     await informers.synced()
                     metrics.log.info("in step with the cluster, writing %s", options.store)
                     tasks.create_task(collector.run())
+                    if options.agent_namespace:
+                        _follow_use(tasks, client, collector, options)
             finally:
                 await collector.finish()
+
+
+def _follow_use(tasks: asyncio.TaskGroup, client: Client, collector: Collector, options: CollectorOptions) -> None:
+    """Ask the agents how the GPUs are used, as they come and go."""
+    agents = Agents()
+    pods = PODS.inside(options.agent_namespace)
+    reflector = Reflector(client, pods, AgentPod, agents.see, params={"labelSelector": SELECTOR})
+    reader = AgentUseReader(
+        lambda: agents.addresses, collector.reported.may_use, collector.take_use, collector.now_ms, options.use_s
+    )
+    metrics.show_use(reader)
+    tasks.create_task(reflector.run())
+    tasks.create_task(reader.run())
 
 
 @asynccontextmanager
