@@ -147,14 +147,20 @@ def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> No
 
 
 @pytest.mark.parametrize("workload", ["deployment.yaml", "agent/daemonset.yaml"])
-def test_only_prometheus_reaches_it_and_probes_need_no_rule(workload: str) -> None:
+def test_only_prometheus_and_the_collector_reach_it_and_probes_need_no_rule(workload: str) -> None:
     (deployment,), (policy,) = _documents(workload), _documents(str(Path(workload).with_name("network-policy.yaml")))
     assert policy["metadata"]["namespace"] == deployment["metadata"]["namespace"]
     assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     (rule,), (container,) = policy["spec"]["ingress"], deployment["spec"]["template"]["spec"]["containers"]
     assert [one["port"] for one in rule["ports"]] == [one["name"] for one in container["ports"]]
-    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}]
+    prometheus = {"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}
+    (collector,) = _documents("functions/history/deployment.yaml")
+    reads_use = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": collector["metadata"]["namespace"]}},
+        "podSelector": collector["spec"]["selector"],
+    }
+    assert rule["from"] == [prometheus, reads_use][: 2 if "agent" in workload else 1]
 
 
 def test_authorized_metrics_bring_the_option_the_right_to_ask_and_a_role_to_read() -> None:

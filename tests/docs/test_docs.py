@@ -28,6 +28,7 @@ from dovetail.cli import cli
 from dovetail.cli.history_columns import HistoryJob, HistoryPod
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
+from dovetail.cost.idle_pods import IdleList, IdleRow
 from dovetail.history.collector import endpoints as collector_endpoints
 from dovetail.history.collector import metrics as collector_metrics
 from dovetail.history.records import Outcome
@@ -106,6 +107,12 @@ def test_fields_of_the_json_answer() -> None:
     for what, kind in (("leases", LeaseRow), ("requests", RequestRow), ("planes", PlaneRow)):
         listed = [name for row in reference("cli", f"field of `{what}`", "dovetail leases") for name in row.code[0]]
         assert listed == [one.encode_name for one in fields(kind)]
+
+
+def test_fields_of_idle_pods() -> None:
+    for what, kind in (("field", IdleList), ("field of `pods`", IdleRow)):
+        listed = [name for row in reference("cli", what, "dovetail idle") for name in row.code[0]]
+        assert sorted(listed) == sorted(one.encode_name for one in fields(kind))
 
 
 def test_the_history() -> None:

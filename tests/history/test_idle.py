@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.history.idle import Idleness, IdleRules, idleness
 from dovetail.history.records import HOUR_MS, GpuHold, HistoryBatch, PodRecord, UseHour
@@ -99,6 +100,17 @@ def test_a_pod_that_is_idle_as_far_as_is_searched_is_idle_at_least_since_then() 
     rules = IdleRules(look_back_ms=2 * HOUR_MS)
     (one,) = found([pod("p")], holds, measured("p", "p", range(30)), rules).idle
     assert one.at_least and one.since_ms == NOW_MS - 2 * HOUR_MS and not one.unused[0].ever
+
+
+def test_a_pod_that_was_idle_all_day_is_idle_since_the_day_on_which_it_was_used() -> None:
+    holds = [GpuHold("p", "p", 1000, "whole", START_MS)]
+    kept = Kept()
+    kept.write(HistoryBatch(START_MS + 60 * HOUR_MS, holds=holds, pods=[pod("p")], use=[
+        *measured("p", "p", range(30), 60), *(replace(measured("p", "p", (), 60)[0], hour_ms=START_MS + hour * HOUR_MS)
+                                              for hour in range(1, 60)),
+    ]))  # fmt: skip
+    (one,) = idleness(kept, IdleRules()).idle
+    assert (one.since_ms, one.at_least) == (START_MS + 30 * MINUTE_MS, False)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sets(st.integers(0, 359), max_size=4), min_size=1))

@@ -36,6 +36,7 @@ _COMMANDS = {
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
     "history": "Show jobs of the past: submitted, waited, placed where, how often, ended, and how.",
     "hold": "Keep jobs that wait from starting, until `release`.",
+    "idle": "Show which pods hold GPUs and do not use them: since when, what it cost, and what to do.",
     "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",
     "jobs": "List the jobs that run, wait or are done: user, queue, GPUs, nodes, reason, start and end.",

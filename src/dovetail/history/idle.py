@@ -8,7 +8,8 @@ Rules
 - Time before the containers run, and `grace_ms` after that, counts as start-up, not as idleness.
 - What was not measured is not idle: at least `coverage` thousandths of the idle time must have been measured, else the
   pod is listed as not measured. A GPU that several pods share is never measured.
-- Use is searched in the last `look_back_ms`: a pod that was idle all that time is idle at least since then.
+- Use is searched in the last day, and if a pod was idle all that time in the last `look_back_ms`: a pod that was idle
+  all that time is idle at least since then.
 """
 
 from __future__ import annotations
@@ -73,6 +74,15 @@ class Idleness(Struct, frozen=True):
 
 def idleness(reader: HistoryReader, rules: IdleRules) -> Idleness:
     """The idle pods at the end of the history. Raises StoreError."""
+    first_ms = min(rules.look_back_ms, max(_DAY_MS, 2 * rules.least_ms))
+    found = _within(reader, rules, first_ms)
+    if first_ms < rules.look_back_ms and any(one.at_least for one in found.idle):
+        return _within(reader, rules, rules.look_back_ms)
+    return found
+
+
+def _within(reader: HistoryReader, rules: IdleRules, look_back_ms: int) -> Idleness:
+    """The same, for use in the last `look_back_ms`."""
     known = reader.known()
     now = Period(max(known.start_ms, known.end_ms - 1), known.end_ms)
     holds: dict[str, list[GpuHold]] = {}
@@ -80,7 +90,7 @@ def idleness(reader: HistoryReader, rules: IdleRules) -> Idleness:
         if not hold.end_ms or hold.end_ms > now.start_ms:
             holds.setdefault(hold.pod_uid, []).append(hold)
     pods = {pod.uid: pod for pod in reader.pods_of(list(holds)) if not _exempt(pod, rules.exempt)}
-    since_ms = max(0, known.end_ms - rules.look_back_ms)
+    since_ms = max(0, known.end_ms - look_back_ms)
     used = _by_holder(reader.use(Period(since_ms - since_ms % HOUR_MS, known.end_ms)), pods)
     idle, not_measured = [], []
     for uid, pod in pods.items():

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from dovetail.history.collector import agents as module
-from dovetail.history.collector.agents import AgentPod, Agents, Reported
+from dovetail.history.collector.agents import AgentInstance, Agents, Reported
 from dovetail.history.collector.run import CollectorOptions, run
 from dovetail.history.records import HOUR_MS, USE_BINS, GpuSpan, HistoryBatch, PodRecord, UseHour
 from dovetail.history.sqlite.reader import SqliteReader
@@ -25,10 +25,10 @@ from tests.history.collector.test_collector import ALWAYS, gpu_node, node, pod, 
 from tests.paths import ROOT
 
 
-def agent(uid: str, node: str, ip: str, phase: str = "Running") -> AgentPod:
+def agent(uid: str, node: str, ip: str, phase: str = "Running") -> AgentInstance:
     return msgspec.convert(
         {"metadata": {"name": uid, "uid": uid}, "spec": {"nodeName": node}, "status": {"phase": phase, "podIP": ip}},
-        AgentPod,
+        AgentInstance,
     )
 
 

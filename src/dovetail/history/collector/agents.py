@@ -23,21 +23,21 @@ _KEPT_MS = 26 * HOUR_MS
 _EVERY = 4096
 
 
-class AgentPodSpec(Wire, frozen=True):
+class _Spec(Wire, frozen=True):
     node_name: str = ""
 
 
-class AgentPodStatus(Wire, frozen=True):
+class _Status(Wire, frozen=True):
     phase: str = ""
     pod_ip: str = field(default="", name="podIP")
 
 
-class AgentPod(Wire, frozen=True):
+class AgentInstance(Wire, frozen=True):
     """What is read of the pod of an agent."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: AgentPodSpec = AgentPodSpec()
-    status: AgentPodStatus = AgentPodStatus()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
 
     @property
     def address(self) -> str:
@@ -54,7 +54,7 @@ class Agents:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, str]] = {}
 
-    def see(self, changes: Iterable[Change[AgentPod]]) -> None:
+    def see(self, changes: Iterable[Change[AgentInstance]]) -> None:
         for change in changes:
             pod = change.object
             self._pods.pop(pod.metadata.uid, None)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from dovetail import __runs__, __version__
 from dovetail.history.agent_use import PERIOD_S, AgentUseReader
 from dovetail.history.collector import metrics
-from dovetail.history.collector.agents import SELECTOR, AgentPod, Agents
+from dovetail.history.collector.agents import SELECTOR, AgentInstance, Agents
 from dovetail.history.collector.collector import Collector, Seeing
 from dovetail.history.collector.endpoints import CollectorEndpoints
 from dovetail.history.sqlite.retention import Retention
@@ -77,7 +77,7 @@ def _follow_use(tasks: asyncio.TaskGroup, client: Client, collector: Collector, 
     """Ask the agents how the GPUs are used, as they come and go."""
     agents = Agents()
     pods = PODS.inside(options.agent_namespace)
-    reflector = Reflector(client, pods, AgentPod, agents.see, params={"labelSelector": SELECTOR})
+    reflector = Reflector(client, pods, AgentInstance, agents.see, params={"labelSelector": SELECTOR})
     reader = AgentUseReader(
         lambda: agents.addresses, collector.reported.may_use, collector.take_use, collector.now_ms, options.use_s
     )

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of the list of `idle`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dovetail.cli.listing import ListColumn, ListColumns, Shown
+from dovetail.cli.output import ago
+
+if TYPE_CHECKING:
+    from dovetail.cost.idle_pods import IdleRow
+
+_HOUR_S, _MICRO, _CENT_MICRO = 3600, 1_000_000, 10_000
+
+
+def _since(row: IdleRow, shown: Shown) -> str:
+    text = ago(round(row.since.timestamp() * 1000), shown.now_ms)
+    return f"{text} or more" if row.at_least else text
+
+
+def _cost(row: IdleRow) -> float | None:
+    return row.cost_micro / _MICRO if row.cost_micro is not None else None
+
+
+def cents(row: IdleRow) -> int:
+    """The cost as it is shown, in hundredths; 0 if it is not known."""
+    return (2 * (row.cost_micro or 0) + _CENT_MICRO) // (2 * _CENT_MICRO)
+
+
+IDLE: ListColumns[IdleRow] = ListColumns(
+    (
+        ListColumn("pod", lambda row: row.pod),
+        ListColumn("user", lambda row: row.user),
+        ListColumn("queue", lambda row: row.queue),
+        ListColumn("gpus", lambda row: row.unused, lambda row, _: f"{row.unused} of {row.held}", "idle GPUs"),
+        ListColumn("idle", lambda row: row.since, _since),
+        ListColumn(
+            "gpu-hours", lambda row: row.gpu_s / _HOUR_S, lambda row, _: f"{row.gpu_s / _HOUR_S:,.1f}", "GPU-hours",
+            to_the_right=True,
+        ),
+        ListColumn(
+            "cost", _cost, lambda row, _: f"{cents(row) / 100:,.2f}" if row.cost_micro is not None else "",
+            to_the_right=True,
+        ),
+        ListColumn("action", lambda row: row.action, heading="what to do", prose=True),
+        ListColumn("job", lambda row: row.job, wide=True),
+        ListColumn("kind", lambda row: row.kind, wide=True),
+        ListColumn("node", lambda row: row.node, wide=True),
+        ListColumn(
+            "measured", lambda row: row.coverage_milli / 10, lambda row, _: f"{row.coverage_milli / 10:.0f}%",
+            wide=True, to_the_right=True,
+        ),
+    ),
+    named_by="pod",
+)  # fmt: skip

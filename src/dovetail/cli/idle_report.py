@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dovetail idle` prints below its table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dovetail.cli.idle_columns import cents
+from dovetail.cli.output import count, foreign
+from dovetail.views.jobs import some
+
+if TYPE_CHECKING:
+    from dovetail.cli.console import Console
+    from dovetail.cost.idle_pods import IdleList
+
+_HOUR_S = 3600
+
+
+def notes(answer: IdleList, console: Console) -> None:
+    """Print the sums, where the prices are from, and of which pods nothing is known."""
+    at = f"As of {answer.now:%Y-%m-%d %H:%M} UTC"
+    if not answer.pods:
+        console.print(f"{at} no pod that is measured holds GPUs without using them.")
+    else:
+        cost = ""
+        if answer.price_date:
+            # The sum of what the rows show, to the cent.
+            money = sum(map(cents, answer.pods)) / 100
+            cost = f", {money:,.2f} {answer.currency} at prices of {answer.price_date}"
+        unpriced = sum(row.cost_micro is None for row in answer.pods)
+        if unpriced:
+            cost += f"; without {count(unpriced, 'pod')} of which no price is known (dovetail cost names the GPUs)"
+        console.print(f"{at}: {answer.gpu_s / _HOUR_S:,.1f} GPU-hours held and not used{cost}.")
+    if answer.not_measured:
+        names = foreign(some(answer.not_measured))
+        console.print(f"The use of {count(len(answer.not_measured), 'more pod')} is not measured: {names}.")

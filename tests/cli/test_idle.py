@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail idle`, on a file of the history."""
+
+from __future__ import annotations
+
+import csv
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dovetail.cli import cli
+from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
+from dovetail.history.sqlite.store import SqliteStore
+from tests.terminal import environment
+
+START_MS = 500_000 * HOUR_MS
+NOW_MS = START_MS + 10 * HOUR_MS
+MODEL = "NVIDIA-H100-80GB-HBM3"
+PRICES = "per,gpu_model,price_h,currency,price_date\ngpu,H100-SXM5,4.00,USD,2026-11-01\n"
+
+
+def record(name: str, kind: str = "Job", **fields: Any) -> PodRecord:
+    own: dict[str, Any] = {
+        "namespace": "ml", "user": "ada", "queue": "ml", "node": "n1", "labels": {"app": name},
+        "bound_ms": START_MS, "started_ms": START_MS,
+    }  # fmt: skip
+    return PodRecord(uid=f"uid-{name}", name=f"{name}-x", job=name, kind=kind, **own | fields)
+
+
+def use(gpu: str, name: str, used_hours: int) -> list[UseHour]:
+    """Ten hours, the first of them with use."""
+    bins = (HOUR_MS, *([0] * (USE_BINS - 1)))
+    return [
+        UseHour(gpu, f"uid-{name}", START_MS + hour * HOUR_MS, HOUR_MS, 0, 0, histogram=bins,
+                used_until_ms=START_MS + (hour + 1) * HOUR_MS if hour < used_hours else 0)
+        for hour in range(10)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "history.db"
+    gpus = [f"g{i}" for i in range(8)]
+    pods = [
+        record("train"), record("busy"), record("web", "Deployment", namespace="serving", user="bob"), record("never"),
+        record("part"), record("shared"),
+    ]  # fmt: skip
+    held = {"train": "g0", "busy": "g1", "web": "g2", "never": "g3", "part": "g4 g5", "shared": "g6"}
+    holds = [
+        GpuHold(f"uid-{name}", gpu, 500 if name == "shared" else 1000, "whole", START_MS)
+        for name, some in held.items()
+        for gpu in some.split()
+    ]
+    hours = [
+        *use("g0", "train", 4), *use("g1", "busy", 10), *use("g2", "web", 2), *use("g3", "never", 0),
+        *use("g4", "part", 10), *use("g5", "part", 0),
+    ]  # fmt: skip
+    spans = [GpuSpan(gpu, "n1", i, 8, MODEL, "healthy", START_MS) for i, gpu in enumerate(gpus)]
+    with closing(SqliteStore(path)) as writer:
+        writer.write(HistoryBatch(NOW_MS, spans, holds, pods, hours))
+    (tmp_path / "prices.csv").write_text(PRICES)
+    return path
+
+
+def shown(store: Path, *options: str, code: int = 0) -> str:
+    prices = ["--prices", str(store.parent / "prices.csv")]
+    result = CliRunner().invoke(cli, ["idle", "--store", str(store), *prices, *options], env=environment(200))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_those_that_waste_most_are_first_with_what_to_do(store: Path) -> None:
+    answer = json.loads(shown(store, "-o", "json"))
+    assert (answer["kind"], answer["currency"], answer["price_date"]) == ("IdleList", "USD", "2026-11-01")
+    rows = {one["pod"]: one for one in answer["pods"]}
+    # Ten minutes are start-up.
+    assert {name: one["gpu_s"] for name, one in rows.items()} == {
+        "ml/never-x": 35_400, "ml/part-x": 35_400, "serving/web-x": 28_800, "ml/train-x": 21_600,
+    }  # fmt: skip
+    assert list(rows) == ["ml/never-x", "ml/part-x", "serving/web-x", "ml/train-x"]
+    assert rows["ml/train-x"]["cost_micro"] == 6 * 4_000_000
+    assert answer["cost_micro"] == sum(one["cost_micro"] for one in answer["pods"])
+    assert "logs train" in rows["ml/train-x"]["action"] and "may hang" in rows["ml/train-x"]["action"]
+    assert "scale the Deployment to zero" in rows["serving/web-x"]["action"]
+    assert "never used" in rows["ml/never-x"]["action"] and not rows["ml/never-x"]["ever_used"]
+    part = rows["ml/part-x"]
+    assert "uses 1 of 2 GPUs" in part["action"] and (part["held"], part["unused"], part["idle"]) == (2, 1, False)
+    assert answer["not_measured"] == ["ml/shared-x"]
+
+
+def test_the_table_and_what_is_below_it(store: Path) -> None:
+    text = shown(store)
+    assert "train-x" in text and "1 of 2" in text and "24.00" in text and "busy" not in text
+    assert "33.7 GPU-hours held and not used, 134.66 USD at prices of 2026-11-01." in text
+    assert "The use of 1 more pod is not measured: ml/shared-x." in text
+    rows = list(csv.DictReader(shown(store, "-o", "csv").splitlines()))
+    assert [row["measured"] for row in rows] == ["100"] * 4 and rows[0]["job"] == "ml/never"
+    assert shown(store, "-o", "name").split() == ["ml/never-x", "ml/part-x", "serving/web-x", "ml/train-x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "pods"),
+    [
+        (("-n", "serving"), ["serving/web-x"]),
+        (("-u", "bob,eve"), ["serving/web-x"]),
+        (("-q", "other"), []),
+        (("--least", "7h"), ["ml/never-x", "ml/part-x", "serving/web-x"]),
+        (("--exempt", "ml"), ["serving/web-x"]),
+        (("--exempt", "app=never", "--exempt", "serving"), ["ml/part-x", "ml/train-x"]),
+    ],
+)
+def test_filters(store: Path, options: tuple[str, ...], pods: list[str]) -> None:
+    assert shown(store, *options, "-o", "name").split() == pods
+
+
+def test_without_idle_pods_or_prices(store: Path) -> None:
+    assert "no pod that is measured holds GPUs without using them" in shown(store, "-q", "other")
+    (store.parent / "prices.csv").write_text(PRICES.replace("H100-SXM5", "L4"))
+    text = shown(store, "--no-list-prices")
+    assert "4 pods of which no price is known" in text
+    assert {one["cost_micro"] for one in json.loads(shown(store, "--no-list-prices", "-o", "json"))["pods"]} == {None}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["idle", "--store", str(tmp_path / "none.db")])
+    assert result.exit_code == 1 and "none.db" in result.output
