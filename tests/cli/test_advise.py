@@ -212,3 +212,16 @@ def test_a_file_that_is_no_record(tmp_path: Path, text: str, wrong: str) -> None
     assert result.exit_code == 1 and wrong in result.stderr and record.read_text() == text
     result = run("--record", str(tmp_path / "none" / "advice.json"))
     assert result.exit_code == 1 and "cannot write" in result.stderr
+
+
+def test_savings_in_money_have_the_date_of_the_price(tmp_path: Path, store: MemoryReader) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("per,gpu_model,price_h,currency,price_date\ngpu,H100-SXM5,4.00,USD,2026-11-01\n")
+    page = shown("ml/serve", "--prices", str(prices))
+    assert "at prices of 2026-11-01" in page
+    (job,) = json.loads(shown("ml/serve", "--prices", str(prices), "-o", "json"))["jobs"]
+    saving = job["advice"][0]["saving"]
+    assert saving["cost_micro"] == saving["gpu_s"] * 4_000_000 // 3600 and saving["currency"] == "USD"
+    prices.write_text(prices.read_text().replace("USD", "EUR"))
+    result = run("--prices", str(prices), "--currency", "USD")
+    assert result.exit_code == 1 and "name the rate" in result.output

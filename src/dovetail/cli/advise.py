@@ -13,11 +13,13 @@ from dovetail.cli.console import Console
 from dovetail.cli.history_store import last, opened, store_option
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
 from dovetail.cli.names import complete_namespaces
+from dovetail.cli.price_options import price_options
 from dovetail.cli.quantities import DurationParam
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dovetail.cost.price_rules import PriceBook
     from dovetail.history.job_use import JobKey, JobsUse
 
 
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
 @click.option(
     "--record", metavar="FILE", help="Keep in this file what was advised, and show what became of earlier advice in it."
 )
+@price_options
 @list_options(ADVICE)
 def command(
     jobs: tuple[str, ...], store: Path, namespace: str | None, seconds: float, diff: tuple[str, ...],
-    fix: tuple[str, ...], record: str | None, form: ListForm,
+    fix: tuple[str, ...], record: str | None, book: PriceBook, form: ListForm,
 ) -> None:  # fmt: skip
     """Advise on the size of jobs, from how they used their GPUs: fewer, smaller, shared, or what keeps them waiting.
 
@@ -52,15 +55,19 @@ def command(
     from dovetail.advice.sizing.rule import JobAdviceList
     from dovetail.cli import advise_report
     from dovetail.cli.advise_record import followed
+    from dovetail.cost.model_prices import model_prices
+    from dovetail.cost.price_rules import CurrencyError
     from dovetail.history.job_use import job_uses
 
     with opened(store) as reader:
         period = last(reader, seconds)
         uses = _chosen(job_uses(reader, period), jobs, namespace)
         earlier = followed(record, uses, reader, period.end_ms) if record else ()
-    answer = JobAdviceList(
-        period.end_ms, uses.window.start_ms, uses.window.end_ms, by_saving(advise(uses)), earlier
-    )  # fmt: skip
+        try:
+            advised = by_saving(advise(uses, model_prices(reader.spans(period), book, period.end_ms)))
+        except CurrencyError as error:
+            raise click.ClickException(str(error)) from error
+    answer = JobAdviceList(period.end_ms, uses.window.start_ms, uses.window.end_ms, advised, earlier)
     console = Console()
     if form.whole:
         write_answer(form, "JobAdviceList", answer)
