@@ -47,13 +47,13 @@ class HistoryQuestion(Struct, frozen=True):
         from dovetail.cost.grouping import Grouping
         from dovetail.cost.price_rules import CurrencyError
 
-        try:
-            zone = zone_of(self.time_zone)
-            period = period_of(self.period, zone, int(time.time() * 1000))
-        except PeriodError as error:
-            raise click.UsageError(str(error)) from error
         with opened(self.store) as reader:
             known = reader.known()
+            try:
+                zone = zone_of(self.time_zone)
+                period = period_of(self.period, zone, known.end_ms or int(time.time() * 1000))
+            except PeriodError as error:
+                raise click.UsageError(str(error)) from error
             inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
             named = list(days(inside, zone)) if inside.ms and (daily or self.by == "day") else []
             # Records are many and none is garbage: the collector would take a quarter of the time to find none.

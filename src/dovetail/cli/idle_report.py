@@ -33,4 +33,5 @@ def notes(answer: IdleList, console: Console) -> None:
         console.print(f"{at}: {answer.gpu_s / _HOUR_S:,.1f} GPU-hours held and not used{cost}.")
     if answer.not_measured:
         names = foreign(some(answer.not_measured))
-        console.print(f"The use of {count(len(answer.not_measured), 'more pod')} is not measured: {names}.")
+        pods = count(len(answer.not_measured), "more pod" if answer.pods else "pod")
+        console.print(f"The use of {pods} is not measured: {names}.")

@@ -2,9 +2,10 @@
 """Periods as users write them, and the days of a time zone.
 
 Rules
-- `7d`, `36h`: the last days or hours, up to now. `2026` is a year, `2026-11` a month, `2026-11-05` a day.
+- `7d`, `36h`: the last days or hours, up to the end of what is known. `2026` is a year, `2026-11` a month,
+  `2026-11-05` a day.
 - `FROM..TO` is from FROM on and before TO, each a date (its first moment) or a time such as 2026-11-05T12:00Z. Without
-  TO it goes on until now.
+  TO it goes on to that end.
 - Dates and times without an offset are of the time zone; UTC if none was named.
 """
 
@@ -47,11 +48,11 @@ def zone_of(text: str) -> tzinfo:
         raise PeriodError(f"the time zone {text!r} is not known on this machine; {known}") from error
 
 
-def period_of(text: str, zone: tzinfo, now_ms: int) -> Period:
-    """The period that a text names. Raises PeriodError."""
+def period_of(text: str, zone: tzinfo, known_ms: int) -> Period:
+    """The period that a text names; `known_ms` is the end of what is known. Raises PeriodError."""
     last, month, year = _LAST.fullmatch(text), _MONTH.fullmatch(text), _YEAR.fullmatch(text)
     if last is not None:
-        found = Period(now_ms - int(last[1]) * (DAY_MS if last[2] == "d" else HOUR_MS), now_ms)
+        found = Period(known_ms - int(last[1]) * (DAY_MS if last[2] == "d" else HOUR_MS), known_ms)
     elif month is not None:
         first = _date(f"{text}-01")
         found = Period(_day_ms(first, zone), _day_ms((first + timedelta(days=31)).replace(day=1), zone))
@@ -63,7 +64,7 @@ def period_of(text: str, zone: tzinfo, now_ms: int) -> Period:
         found = Period(_day_ms(day, zone), _day_ms(day + timedelta(days=1), zone))
     elif ".." in text:
         start, _, end = text.partition("..")
-        found = Period(_moment_ms(start, zone), _moment_ms(end, zone) if end else now_ms)
+        found = Period(_moment_ms(start, zone), _moment_ms(end, zone) if end else known_ms)
     else:
         raise PeriodError(f"{text!r} is not a period: write {_FORMS}")
     if not found.ms:
