@@ -67,6 +67,13 @@ def made(plane: Plane, name: str, pods: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A plane of their own: these tests compare all that there is in a cluster."""
+    with Plane(work_dir=tmp_path_factory.mktemp("plane")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def snapshot(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of two nodes with a gang on them, a Job of one pod that waits, another one that never fits, and two queues."""
     plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/queue.yaml'}")
@@ -100,9 +107,6 @@ def snapshot(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     result = CliRunner().invoke(cli, ["snapshot", str(file), "--kubeconfig", str(plane.kubeconfig)])
     assert result.exit_code == 0, result.output
     yield file
-    plane.kubectl("delete", "namespace", SPACE, "--wait=false")
-    plane.kubectl("delete", "node", *NODES)
-    plane.kubectl("delete", "queue", "research", "product")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from dovetail.cli.columns import lacking
 from dovetail.cli.console import Console, Table
-from dovetail.cli.output import count
+from dovetail.cli.output import count, foreign
 from dovetail.views.free import ClassDevices, Free, FreeGpus, MigCards, SharedCards
 from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Blocked
@@ -38,10 +38,10 @@ def show_shape(answer: ShapeAnswer, console: Console) -> None:
             inside = "the cluster" if level.level == ANYWHERE else f"one {level.level.rpartition('/')[2]}"
             named = f"{level.name}: " if level.name and level.nodes else level.name
             nodes = ", ".join(level.nodes[:_NAMES_SHOWN]) + (" ..." if len(level.nodes) > _NAMES_SHOWN else "")
-            table.add_row(inside, str(level.pods), str(level.pods * shape.gpus), escape(named + nodes))
+            table.add_row(inside, str(level.pods), str(level.pods * shape.gpus), foreign(named + nodes))
         console.print(table)
         for line in _next_sizes(one):
-            console.print(escape(line))
+            console.print(foreign(line))
 
 
 def _next_sizes(found: Largest) -> Iterator[str]:
@@ -67,7 +67,7 @@ def show(answer: Free, console: Console) -> None:
         if i:
             console.print()
         for part in block:
-            console.print(escape(part) if isinstance(part, str) else part)
+            console.print(foreign(part) if isinstance(part, str) else part)
 
 
 _Block = Iterator[str | Table]

@@ -97,6 +97,7 @@ OTHERS: dict[str, list[object]] = {
     "preempts": [False],
     "grace_ms": [0],
     "movable": [True],
+    "made_for": ["Job/other"],
 }
 """By field of a pod, or of its work, what jobs have that differ from the others."""
 ELSEWHERE = {

@@ -141,8 +141,7 @@ def test_a_change_of_the_stack_ends_the_pause_and_a_restart_of_the_operator_begi
         async with world.operator(desired):
             await asyncio.sleep(PAUSE_S - 5)
             assert found.addresses and found.api is None and condition(world) == ("False", "NotAnswered")
-            await asyncio.sleep(30)
-            assert found.api is not None
+            await world.until(lambda: found.api is not None, within_s=60)
             await world.until(lambda: condition(world) == ("False", "NotAnswered"), within_s=900)
             await asyncio.sleep(35)
             assert found.addresses and found.api is None
