@@ -41,9 +41,8 @@ def use(gpu: str, name: str, used_hours: int) -> list[UseHour]:
     ]  # fmt: skip
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "history.db"
+def write_history(path: Path) -> None:
+    """Ten hours of a node with jobs that use some of their GPUs, all of them, or none."""
     gpus = [f"g{i}" for i in range(8)]
     pods = [
         record("train"), record("busy"), record("web", "Deployment", namespace="serving", user="bob"), record("never"),
@@ -62,8 +61,13 @@ def store(tmp_path: Path) -> Path:
     spans = [GpuSpan(gpu, "n1", i, 8, MODEL, "healthy", START_MS) for i, gpu in enumerate(gpus)]
     with closing(SqliteStore(path)) as writer:
         writer.write(HistoryBatch(NOW_MS, spans, holds, pods, hours))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_history(tmp_path / "history.db")
     (tmp_path / "prices.csv").write_text(PRICES)
-    return path
+    return tmp_path / "history.db"
 
 
 def shown(store: Path, *options: str, code: int = 0) -> str:

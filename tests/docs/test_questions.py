@@ -12,6 +12,7 @@ import yaml
 
 from dovetail.cli import wait_report
 from tests.cli.clusters import CommandCluster, command_cluster, node
+from tests.cli.test_idle import write_history
 from tests.kube.reading.test_gpu_exporters import agent
 from tests.paths import ROOT
 
@@ -69,6 +70,12 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "dovetail drain gpu-3 --undo": (r"gpu-3",),
     "dovetail status": (r"dovetail|Dovetail",),
     "dovetail snapshot cluster.json --redact": (r"cluster.json: \d+ objects",),
+    "dovetail history --store history.db": (r"ml/train .*ada", r"The history goes from"),
+    "dovetail history train --store history.db": (r"ml/train .*ada", r"train-x"),
+    "dovetail report --store history.db --by user": (r"ada +", r"bob +"),
+    "dovetail cost --store history.db --by team": (r"ml +", r"total +"),
+    "dovetail idle --store history.db": (r"ml/train-x .*may hang",),
+    "dovetail advise train --store history.db": (r"ml/train: not enough data",),
     "dovetail memory llama-3.1-70b": (r"GiB",),
     "dovetail instances --gpus 8 --nvlink": (r"\$",),
     "dovetail spot --save 1m --restart 2m --mtbi 12h --discount 60%": (r"every",),
@@ -126,6 +133,7 @@ def prepare(cluster: CommandCluster) -> None:
     for name, nodes in (("later", "1"), ("bigger", "2")):
         made = cluster.run("run", name, *IMAGE, "--gpus", "8", "--nodes", nodes, "--time", "1h", "--dry-run")
         Path("big.yaml" if name == "bigger" else "later.yaml").write_text(made.stdout)
+    write_history(Path("history.db"))
     reason = "status"
     cluster.eventually(
         lambda: [pod.get(reason, {}).get("conditions") for pod in cluster.pods() if "big-" in pod["metadata"]["name"]],
@@ -133,9 +141,9 @@ def prepare(cluster: CommandCluster) -> None:
     )
 
 
-def test_there_are_forty_of_them_and_each_has_an_answer() -> None:
+def test_there_are_fifty_of_them_and_each_has_an_answer() -> None:
     commands = [command for _, command in rows()]
-    assert len(commands) >= 40 and len(set(commands)) == len(commands)
+    assert len(commands) >= 50 and len(set(commands)) == len(commands)
     assert set(commands) == ANSWERS.keys()
     text = PAGE.read_text()
     assert text.count("`dovetail ") == len(commands), "a command is in a row that is not read here"
