@@ -152,6 +152,6 @@ def test_a_simulated_run_has_a_history(tmp_path: Path) -> None:
 
 
 def test_the_collector_reports_wrong_options(tmp_path: Path) -> None:
-    done = run("collector", "--store", tmp_path / "history.db", "--keep-days", "10")
+    done = run("collector", "--store", tmp_path / "history.db", "--days-by-day", "10")
     assert done.exit_code == 2
-    assert "--keep-days must be at least --keep-hours" in done.output
+    assert "--days-by-day must be at least --days-by-hour" in done.output

@@ -122,7 +122,7 @@ def test_the_history() -> None:
     assert ["", *first(reference("history", "outcome"))] == list(get_args(Outcome))
     assert first(reference("history", "path")) == list(collector_endpoints.PATHS)
     kept = {option for row in reference("history", "kept") for option in row.code[2]}
-    assert kept == {option for one in command("collector").params for option in one.opts if "keep" in option}
+    assert kept == {option for one in command("collector").params for option in one.opts if "days" in option}
 
 
 def test_fields_of_the_simulator_s_answers() -> None:

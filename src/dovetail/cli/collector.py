@@ -29,21 +29,21 @@ _log = logging.getLogger("dovetail.collector")
     help="The file of the history; it is made if it is not there. One process writes it.",
 )
 @click.option(
-    "--keep-hours",
-    type=click.IntRange(1, 3660),
+    "--days-by-hour",
+    type=click.IntRange(2, 3660),
     default=35,
     show_default=True,
     help="Days for which use is kept by hour.",
 )
 @click.option(
-    "--keep-days",
+    "--days-by-day",
     type=click.IntRange(1, 3660),
     default=400,
     show_default=True,
     help="Days for which use is kept by day.",
 )
 @click.option(
-    "--keep-records",
+    "--days-of-records",
     type=click.IntRange(1, 3660),
     default=400,
     show_default=True,
@@ -69,9 +69,9 @@ def command(
     context: str | None,
     scheduler_name: str,
     store: Path,
-    keep_hours: int,
-    keep_days: int,
-    keep_records: int,
+    days_by_hour: int,
+    days_by_day: int,
+    days_of_records: int,
     write_s: float,
     agent_namespace: str,
     listen: str,
@@ -88,10 +88,10 @@ def command(
     from dovetail.history.sqlite.retention import Retention
     from dovetail.history.store import StoreError
 
-    if keep_days < keep_hours:
-        raise click.UsageError("--keep-days must be at least --keep-hours: days are made of hours that are dropped")
+    if days_by_day < days_by_hour:
+        raise click.UsageError("--days-by-day must be at least --days-by-hour: days are made of hours that are dropped")
     start_log(log_level, log_format)
-    retention = Retention(keep_hours, keep_days, keep_records)
+    retention = Retention(days_by_hour, days_by_day, days_of_records)
     options = CollectorOptions(store, retention, scheduler_name, listen, write_s, agent_namespace)
     config = config_of(kubeconfig, context)
     try:
