@@ -159,8 +159,8 @@ def test_whatif_submit(cluster: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job))
     found = _ask(cluster, "whatif", "submit", str(file))
-    assert found["jobs"][0]["job"] == "default/new-0"
-    assert "default/new-0" in _shown(cluster, "whatif", "submit", str(file))
+    assert found["jobs"][0]["job"] == "default/new"
+    assert "default/new" in _shown(cluster, "whatif", "submit", str(file))
 
 
 def test_what_is_submitted_may_name_what_the_cluster_has(cluster: str, tmp_path: Path) -> None:

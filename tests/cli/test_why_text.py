@@ -10,14 +10,26 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from dovetail.cli.output import printable
-from tests.cli.listed_jobs import AT, EVIL, cluster
+from dovetail.kube.translate.annotations import duration_ms
+from tests.bound import bound
+from tests.cli.listed_jobs import AT, EVIL, Document, cluster
 
 RECORD = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Snapshot", "takenAt": AT, "dovetail": "9"}
 
 
+def recorded(item: Document) -> Document:
+    """With what the scheduler wrote down when it bound the pod: of a snapshot nothing else is believed."""
+    if not item.get("spec", {}).get("nodeName"):
+        return item
+    meta = item["metadata"]
+    uid, runs = f"u-{meta['name']}", meta["annotations"].get("dovetail.dev/max-runtime", "")
+    record = bound(uid, max_runtime_ms=duration_ms(runs) if runs else 0)
+    return item | {"metadata": meta | {"uid": uid, "annotations": meta["annotations"] | record}}
+
+
 def printed(folder: Path, *arguments: str, snapshot: bool = False) -> str:
     file = folder / "cluster.json"
-    items = [*([RECORD] if snapshot else []), *cluster()]
+    items = [RECORD, *map(recorded, cluster())] if snapshot else cluster()
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     done = CliRunner().invoke(cli, ["why", *arguments, "-f", str(file)])
     assert done.exit_code == 0, done.output

@@ -12,6 +12,7 @@ import yaml
 from dovetail.cli.cluster import submitted
 from dovetail.core.events import Event, GangChanged, PodChanged
 from dovetail.core.model import GPU, Pod
+from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
 from dovetail.views.workloads import WorkloadError, with_pods
 
@@ -100,7 +101,8 @@ def test_a_workload_that_cannot_be_read_is_reported_with_its_place(spec: dict[st
 def _reported(folder: Path, *objects: dict[str, Any]) -> tuple[Event, ...]:
     file = folder / "work.yaml"
     file.write_text(yaml.safe_dump_all(objects))
-    return submitted((str(file),))
+    made = submitted((str(file),), "default")
+    return of_documents([Document(str(file), one) for one in made], whole=False).events
 
 
 def _of_pods(events: tuple[Event, ...]) -> list[Pod]:

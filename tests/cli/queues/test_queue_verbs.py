@@ -265,7 +265,7 @@ def test_the_time_of_a_drain_ends_and_the_queue_stays_stopped(cluster: CommandCl
 
 def test_the_dry_run_of_a_drain_reads_files_and_writes_nothing(cluster: CommandCluster) -> None:
     result = cluster.run("queue", "drain", "product", "--dry-run", "-f", TEAMS, *AT)
-    assert result.exit_code == 0 and "product/etl-0" in result.stdout and "; 2 jobs wait." in result.stdout
+    assert result.exit_code == 0 and "product/etl " in result.stdout and "; 2 jobs wait." in result.stdout
     result = cluster.run("queue", "drain", "product", "--dry-run", "--evict", "-f", TEAMS, *AT, "-o", "json")
     assert {job["what"] for job in json.loads(result.stdout)["jobs"]} >= {"is evicted"}
     result = cluster.run("queue", "drain", "product", "-f", TEAMS, *AT)

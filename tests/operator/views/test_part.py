@@ -141,7 +141,8 @@ def test_a_change_of_the_stack_ends_the_pause_and_a_restart_of_the_operator_begi
         async with world.operator(desired):
             await asyncio.sleep(PAUSE_S - 5)
             assert found.addresses and found.api is None and condition(world) == ("False", "NotAnswered")
-            await world.until(lambda: found.api is not None, within_s=60)
+            # It may wait for the lease of the one before first.
+            await world.until(lambda: found.api is not None, within_s=300)
             await world.until(lambda: condition(world) == ("False", "NotAnswered"), within_s=900)
             await asyncio.sleep(35)
             assert found.addresses and found.api is None

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from dovetail.core.json_text import JsonError
 from dovetail.history.store import StoreError
 
 FORMAT = 1
@@ -86,7 +87,7 @@ _FAULTS = {
 def fault(path: Path, error: Exception) -> StoreError:
     """What is wrong with the file, as the store reports it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if isinstance(error, msgspec.MsgspecError):
+    if isinstance(error, msgspec.MsgspecError | JsonError):
         code = sqlite3.SQLITE_CORRUPT
     rule, fix = _FAULTS.get(code, ("it cannot be used", "see whether its disk works"))
     return StoreError(str(path), f"{rule} ({error})", fix)
@@ -97,7 +98,7 @@ def reported(path: Path) -> Iterator[None]:
     """Errors of SQLite, and of what is decoded, become StoreErrors."""
     try:
         yield
-    except (sqlite3.Error, msgspec.MsgspecError) as error:
+    except (sqlite3.Error, msgspec.MsgspecError, JsonError) as error:
         raise fault(path, error) from error
 
 

@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
 from msgspec import Struct
 
+from dovetail.core.json_text import decode_json
 from dovetail.history.records import (
     DAY_MS,
     USE_BINS,
@@ -158,7 +158,7 @@ class SqliteReader:
             labels = known.get(row[_LABELS])
             if labels is None:
                 with reported(self.path):
-                    labels = known[row[_LABELS]] = msgspec.json.decode(row[_LABELS], type=dict[str, str])
+                    labels = known[row[_LABELS]] = decode_json(row[_LABELS], dict[str, str])
             values_by_field = [*row]
             values_by_field[_LABELS] = labels
             yield PodRecord(*values_by_field)
