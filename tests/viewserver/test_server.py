@@ -400,5 +400,6 @@ async def test_the_memory_of_a_what_if_is_bounded(tmp_path: Path, monkeypatch: p
         # Longer than what is left in the heap.
         body = msgspec.json.encode({"change": {"type": "drain", "nodes": ["n" * 1_900_000]}})
         status, failed = await server.ask(f"/namespaces/{OWN}/whatifs", method="POST", body=body)
-        assert (status, "ended before it answered" in failed["message"]) == (503, True)
+        # Without memory the process ends, or stands still until its time is over; never does it answer.
+        assert (status, failed["reason"]) in ((503, "ServiceUnavailable"), (504, "Timeout"))
         assert (await server.ask(f"/namespaces/{OWN}/waitingjobs"))[0] == 200
