@@ -135,6 +135,7 @@ def sources(room: str) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_sources_use_the_fields_words(room: str) -> None:
     files = sources(room)

@@ -48,6 +48,7 @@ async def test_a_deletion_on_the_endpoint_is_one_on_the_host(tmp_path: Path) -> 
         await w.quiet()
 
 
+@pytest.mark.slow
 async def test_a_pod_that_vanishes_from_the_host_has_failed_and_its_job_makes_another(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.create(JOBS, job("train", 1, None))

@@ -49,6 +49,7 @@ def past(store: Store, collection: str) -> dict[int, dict[Key, Object]]:
     return found
 
 
+@pytest.mark.slow
 @given(OPERATIONS, st.integers(0, 25), BOUNDS)
 def test_a_restart_finds_what_a_store_in_memory_has(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, str, int | None]], split: int,

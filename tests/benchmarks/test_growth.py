@@ -17,6 +17,7 @@ def test_a_point_of_each_curve_is_measured(monkeypatch: pytest.MonkeyPatch, curv
     assert growth.CURVES[curve].measure(0, x) > 0
 
 
+@pytest.mark.slow
 def test_the_curves_are_drawn(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"curve": name, "x": x, "y": x} for name in growth.CURVES for x in (1, 10)]
     growth.plot(rows, str(tmp_path / "curves.png"))

@@ -24,6 +24,7 @@ def test_each_kind_is_made(tmp_path: Path) -> None:
         assert len(write(kind, 1, 0, tmp_path)[0].read_bytes().splitlines()) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["long values", "anti-affinity, running", "JobSet", "a chain of groups", "CEL selectors"]
 )

@@ -195,6 +195,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert run(monkeypatch, capsys, "--by", "layout", "-o", "json") == (0, out)
 
 
+@pytest.mark.slow
 def test_lines_by_size_are_parts_of_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = json.loads(run(monkeypatch, capsys, "--by", "size", "-o", "json")[1])["lines"]
     for name in CONTESTANTS:
@@ -205,6 +206,7 @@ def test_lines_by_size_are_parts_of_all(monkeypatch: pytest.MonkeyPatch, capsys:
         assert sum(part["utilisation"] for part in parts) == pytest.approx(total["utilisation"])
 
 
+@pytest.mark.slow
 def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(monkeypatch, capsys)
     rows = [row for row in out.splitlines() if row.startswith("|")]

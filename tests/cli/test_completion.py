@@ -140,6 +140,7 @@ async def test_what_may_not_be_read_has_no_names(playground: Playground, status:
     assert await completed("why", "tra") == ["train-team"]
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_does_not_answer_is_no_longer_waited_for(playground: Playground) -> None:
     playground.faults.add(Fault("delay", "GET", "nodes", delay_s=60.0))
     began_s = time.monotonic()

@@ -286,6 +286,7 @@ def test_ten_thousand_jobs(tmp_path: Path) -> None:
     assert len(names(str(file), "-u", "u3")) == 714
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly(file: str) -> None:
     items = [node("g1"), *(pod(f"a-rather-long-name-of-a-job-{i}", {GPU: "16"}) for i in range(1500))]
     many = Path(file).with_name("pipe.json")

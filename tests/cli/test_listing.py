@@ -115,6 +115,7 @@ def test_misspelt_columns(file: str, command: str) -> None:
         assert result.exit_code == 2 and f"did you mean {name}? There are " in result.output
 
 
+@pytest.mark.slow
 def test_each_column_can_be_sorted_by(file: str) -> None:
     for command, listing in LISTS.items():
         names = sorted(shown(file, command, "-o", "name").splitlines())

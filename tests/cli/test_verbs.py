@@ -120,6 +120,7 @@ def test_a_log_connection_that_breaks_is_made_again(cluster: CommandCluster, mon
     assert (result.exit_code, result.stdout) == (0, "line\n"), result.output
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly(cluster: CommandCluster) -> None:
     start(cluster, "train", log="\n".join(map(str, range(5000))))
     until(cluster, "train", "Running")
@@ -150,6 +151,7 @@ def test_a_wait_for_a_job_that_fails(cluster: CommandCluster) -> None:
     assert result.exit_code == 1 and "Error: Job team-a/train failed: pod train-0-" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_time_of_a_wait_ends(cluster: CommandCluster) -> None:
     waits(cluster, "train")
     result = cluster.run("wait", "train", "--for", "started", "--timeout", "1s")
@@ -380,6 +382,7 @@ def test_bad_input_cancels_nothing(cluster: CommandCluster, arguments: list[str]
     assert result.exit_code in (1, 2) and message in result.output, result.output
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_does_not_keep_jobs_from_being_cancelled(cluster: CommandCluster) -> None:
     for name in ("a", "b", "c"):
         start(cluster, name)
@@ -426,6 +429,7 @@ def test_the_life_of_a_job_and_of_one_that_is_gone(cluster: CommandCluster) -> N
 # without a scheduler
 
 
+@pytest.mark.slow
 def test_without_a_scheduler_that_is_stated_and_jobs_are_held_and_cancelled(tmp_path: Path) -> None:
     with command_cluster(tmp_path, node("gpu-1")) as cluster:
         start(cluster, "train")

@@ -72,6 +72,7 @@ def test_nesting_has_an_error_of_its_own(way: Callable[[Any, Any], Any]) -> None
         way(b"[" * 100_000, object)
 
 
+@pytest.mark.slow
 def test_no_other_module_decodes_json_by_itself() -> None:
     """msgspec raises three exceptions without a common class of its own: a handler elsewhere forgets one."""
     paths = [path for path in (ROOT / "src/dovetail").rglob("*.py") if "msgspec" in path.read_text()]

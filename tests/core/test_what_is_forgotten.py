@@ -204,6 +204,7 @@ def test_what_did_not_fit_is_forgotten_although_no_room_is_freed(monkeypatch: py
     assert 0 < most <= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("below", [MOST_GANGS - 1, MOST_GANGS, 3 * MOST_GANGS])
 def test_gangs_of_one_root_have_a_limit(below: int) -> None:
     state = world()

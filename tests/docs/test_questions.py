@@ -149,6 +149,7 @@ def test_there_are_fifty_of_them_and_each_has_an_answer() -> None:
     assert text.count("`dovetail ") == len(commands), "a command is in a row that is not read here"
 
 
+@pytest.mark.slow
 def test_each_command_answers_its_question(cluster: CommandCluster) -> None:
     prepare(cluster)
     wrong = []

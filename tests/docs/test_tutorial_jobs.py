@@ -47,6 +47,7 @@ def same(line: str) -> str:
     return line.strip()
 
 
+@pytest.mark.slow
 def test_each_command_prints_what_the_page_shows(demo: CommandCluster) -> None:
     shown = [found for block in page("docs/tutorial-jobs.md").blocks for found in block.commands]
     assert len(shown) > 12

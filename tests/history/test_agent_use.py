@@ -80,6 +80,7 @@ async def reading() -> AsyncIterator[Reading]:
         await task
 
 
+@pytest.mark.slow
 async def test_each_agent_is_asked_again_for_the_hours_since_it_answered(reading: Reading) -> None:
     async with agent(reading, "n1") as one, agent(reading, "n2") as two:
         one.answers = lambda: msgspec.json.encode([hour()])

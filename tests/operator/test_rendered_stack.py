@@ -30,6 +30,7 @@ def writes() -> dict[tuple[str, ...], float]:
     return {tuple(one.labels.values()): one.value for one in samples if one.labels["kind"] in ORDER}
 
 
+@pytest.mark.slow
 async def test_an_empty_spec_is_installed_and_written_once(installed: World) -> None:
     installed.stack()
     async with installed.operator(desired):

@@ -97,6 +97,7 @@ class Agents:
                 assert live[one.lease].fence == one.fence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 async def test_nothing_is_used_without_a_live_lease_and_everything_ends(seed: int) -> None:
     agents = Agents(seed)

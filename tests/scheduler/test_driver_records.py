@@ -85,6 +85,7 @@ async def test_what_it_decides_is_replayed_equal(playground: Playground, tmp_pat
     assert written == sum(file.stat().st_size for file in files(tmp_path))
 
 
+@pytest.mark.slow
 async def test_it_goes_on_through_checkpoints(
     playground: Playground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ async def test_an_answer_holds_for_a_while_and_then_is_asked_for_again(monkeypat
             del KNOWN["bad"]
 
 
+@pytest.mark.slow
 async def test_strangers_cost_the_api_server_and_us_little() -> None:
     server = Server()
     async with reviewing(server) as asked:

@@ -382,6 +382,7 @@ async def test_claims_that_ended_while_the_driver_was_down_are_unprepared_at_the
     assert bench.node.silicon.live() == {}
 
 
+@pytest.mark.slow
 async def test_without_the_api_server_claims_wait_and_can_end(bench: Bench) -> None:
     await bench.update()
     claim, later = bench.claim("c", "gpu-2"), bench.claim("later", "gpu-3")

@@ -191,6 +191,7 @@ async def test_the_series_of_a_lost_gpu_end_and_come_back(node: Node) -> None:
         await until(back)
 
 
+@pytest.mark.slow
 async def test_a_slow_gpu_delays_no_other_one(node: Node) -> None:
     async with reading(node):
         before = {labels["gpu"]: value for labels, value in (await node.scrape())[TEMPERATURE]}
@@ -201,6 +202,7 @@ async def test_a_slow_gpu_delays_no_other_one(node: Node) -> None:
         assert (found["0"], found["1"]) == (before["0"], 81)
 
 
+@pytest.mark.slow
 async def test_a_reading_from_before_the_last_change_of_owner_is_not_exported(node: Node) -> None:
     node.by_device = {node.uuid(0): (owner("old"),), node.uuid(1): (owner("old"),)}
     async with reading(node):

@@ -59,6 +59,7 @@ async def divided(node: Node) -> None:
     await until(lambda: mig in node.plugins.registered)
 
 
+@pytest.mark.slow
 async def test_the_kubelet_settles_when_it_shows_running_pods_with_our_devices(place: Path) -> None:
     async with settling(place) as (node, one):
         await node.run(pod("old", {GPU: 1}, devices="3"))
@@ -119,6 +120,7 @@ async def test_there_is_no_wait_while_the_kubelet_is_gone(place: Path) -> None:
         await until(lambda: one.awaited)
 
 
+@pytest.mark.slow
 async def test_a_second_restart_starts_the_wait_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SETTLED_AFTER_S", 0.5)
     async with settling(place) as (node, one):

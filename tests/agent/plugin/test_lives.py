@@ -100,6 +100,7 @@ class Life:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("world", WORLDS)
 async def test_no_device_is_allocated_twice_or_lost_and_pods_get_the_chosen_ones(world: str, seed: int) -> None:

@@ -117,6 +117,7 @@ def test_profiles_of_a_driver_without_placements_while_mig_mode_is_off(standin: 
     assert "Not read" not in text
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_grace_is_one_row(standin: Machine) -> None:
     rows = section(inspect(standin("gb200-nvl72")).output, "NUMA nodes")
     assert [row[0] for row in rows] == ["0", "1", "2-33"]
@@ -124,6 +125,7 @@ def test_the_memory_of_a_grace_is_one_row(standin: Machine) -> None:
     assert fabric[3][-1] == "f2a8d3b1-5c57-4a0e-9f3c-1d2e6b7a8c90.2"
 
 
+@pytest.mark.slow
 def test_json_has_the_host_and_the_gpu_node(standin: Machine) -> None:
     done = inspect(standin("dgx-h100"), "-o", "json", "--node", "gpu-1")
     reported = json.loads(done.output)

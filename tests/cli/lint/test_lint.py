@@ -291,6 +291,7 @@ def test_an_inventory_that_cannot_be_read(tmp_path: Path, bad: Path, inventory: 
     assert expected in result.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_reached(tmp_path: Path, bad: Path) -> None:
     config = tmp_path / "config"
     config.write_text(json.dumps({

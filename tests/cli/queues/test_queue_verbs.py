@@ -136,6 +136,7 @@ def test_without_a_scheduler_that_is_stated(tmp_path: Path) -> None:
         assert cluster.run("queue", "resume", "x").stdout == f"Queue x is resumed: {unknown}"
 
 
+@pytest.mark.slow
 def test_a_stopped_queue_starts_nothing_and_goes_on_in_the_same_order(cluster: CommandCluster) -> None:
     create(cluster, "x")
     create(cluster, "y")
@@ -223,6 +224,7 @@ def test_the_list_goes_on_as_it_was_and_a_queue_can_have_the_name_of_a_verb(clus
 # drain
 
 
+@pytest.mark.slow
 def test_a_queue_is_drained_when_its_jobs_have_ended(cluster: CommandCluster) -> None:
     create(cluster, "x")
     start(cluster, "runs", "x", "--time", "1h")
@@ -239,6 +241,7 @@ def test_a_queue_is_drained_when_its_jobs_have_ended(cluster: CommandCluster) ->
     assert found is not None and found["spec"]["stop"] == "Hold"
 
 
+@pytest.mark.slow
 def test_what_runs_is_evicted_on_request_and_waits_again(cluster: CommandCluster) -> None:
     create(cluster, "x")
     start(cluster, "runs", "x")
@@ -254,6 +257,7 @@ def test_what_runs_is_evicted_on_request_and_waits_again(cluster: CommandCluster
     until(cluster, "runs", "Running")
 
 
+@pytest.mark.slow
 def test_the_time_of_a_drain_ends_and_the_queue_stays_stopped(cluster: CommandCluster) -> None:
     create(cluster, "x")
     start(cluster, "runs", "x")

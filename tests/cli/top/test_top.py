@@ -122,6 +122,7 @@ async def test_without_exporters_the_next_step_is_printed(tmp_path: Path) -> Non
     assert "kubectl apply -k deploy/agent" in result.stdout
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_gone_is_one_line(tmp_path: Path) -> None:
     playground = Playground()
     await playground.start()

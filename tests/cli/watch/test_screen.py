@@ -37,6 +37,7 @@ async def test_a_list_has_the_rows_and_columns_of_the_command(file: str, key: st
         assert seen.line("place") == f"as of 2026-11-22 12:00:00 UTC  {file}"
 
 
+@pytest.mark.slow
 async def test_from_a_job_to_why_to_its_nodes_to_their_holders_and_back(file: str) -> None:
     async with screen(watched(file)) as seen:
         await seen.shows("ml/next")
@@ -89,6 +90,7 @@ async def test_a_node_shows_the_holders_of_parts_of_its_gpus(file: str) -> None:
         await seen.shows("ml/slice is on node m1")
 
 
+@pytest.mark.slow
 async def test_a_filter_has_all_words_and_is_left_with_escape(file: str) -> None:
     async with screen(watched(file)) as seen:
         await seen.shows("ml/next")
@@ -120,6 +122,7 @@ async def test_s_sorts_by_the_next_column_and_at_last_as_listed(file: str) -> No
         assert [row.name for row in seen.rows.shown] == listed
 
 
+@pytest.mark.slow
 async def test_lists_by_tab_and_by_their_names(file: str) -> None:
     async with screen(watched(file)) as seen:
 
@@ -170,6 +173,7 @@ async def test_only_jobs_of_a_namespace(tmp_path: Path) -> None:
         await seen.until(lambda: len(seen.rows.shown) == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(60, 20), (20, 10), (8, 5), (1, 2)])
 async def test_a_small_screen(file: str, size: tuple[int, int]) -> None:
     async with screen(watched(file), size=size) as seen:
@@ -179,6 +183,7 @@ async def test_a_small_screen(file: str, size: tuple[int, int]) -> None:
         await seen.until(lambda: seen.selected == "g1")
 
 
+@pytest.mark.slow
 async def test_names_are_never_cut_and_the_rest_of_a_line_is_to_the_right(tmp_path: Path) -> None:
     name = "train-" + "x" * 150
     file = write(tmp_path, [node("g1"), pod(name, {GPU: "1"}, "g1")])

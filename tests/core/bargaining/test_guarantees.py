@@ -46,6 +46,7 @@ def test_a_request_for_all_devices_is_active_within_the_longest_lease_of_its_res
     assert reserved_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_planes_that_always_wait_use_what_their_weights_give_them(seed: int) -> None:
     market, chance = Market(*nodes(6)), random.Random(seed)

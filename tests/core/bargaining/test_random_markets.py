@@ -136,6 +136,7 @@ class RandomMarket(Market):
             assert len(state.leases.by_plane.get(plane.id, ())) <= plane.most_leases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_leases_end_devices_are_leased_once_and_what_is_held_is_charged(seed: int) -> None:
     market = RandomMarket(seed)

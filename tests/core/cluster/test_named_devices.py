@@ -186,6 +186,7 @@ def books(state: State) -> object:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(scenes(), st.integers(0, 2**32))
 def test_the_books_do_not_depend_on_what_is_listed_first(scene: tuple[str, list[Held]], seed: int) -> None:
     node, held = NODES[scene[0]], scene[1]

@@ -307,6 +307,7 @@ none are. In the two others room is dropped for a job that comes first, and a li
 take from others of its queue."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "seed", "ranked"),
     [

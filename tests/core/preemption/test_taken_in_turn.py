@@ -64,6 +64,7 @@ def test_what_the_own_queue_gives_up_it_does_not_hold() -> None:
     assert sorted(world.gave_way) == ["borrower", "low"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wants", "starts"), [(4, True), (5, False)])
 def test_a_gang_that_can_shrink_loses_no_more_than_its_pods_one_by_one(wants: int, starts: bool) -> None:
     """Of eight GPUs four are guaranteed to either queue; a gang of one to eight holds all of them."""

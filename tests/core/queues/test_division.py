@@ -106,6 +106,7 @@ def test_it_is_the_division_in_fractions_to_the_grain(world: tuple[int, list[Cla
         assert due == want or want.denominator != 1
 
 
+@pytest.mark.slow
 @MODEST
 @given(worlds(), ks, st.sampled_from([1, 3, 7]))
 def test_nobody_has_more_than_it_may_or_less_than_is_guaranteed(
@@ -118,6 +119,7 @@ def test_nobody_has_more_than_it_may_or_less_than_is_guaranteed(
             assert due == min(claimant.guarantee, wanted(claimant))
 
 
+@pytest.mark.slow
 @MODEST
 @given(worlds(), ks, st.sampled_from([1, 3, 7]))
 def test_all_is_divided_while_somebody_asks_for_it(world: tuple[int, list[Claimant]], k: int, grain: int) -> None:

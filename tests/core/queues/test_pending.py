@@ -344,6 +344,7 @@ def test_partitions_and_shares_by_claim_count_as_parts_and_admin_access_as_nothi
         assert not cluster.waits(name)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_events_does_not_matter_to_the_cluster() -> None:
     """As after a restart: what is held and waited for is the same, whatever was listed first."""
     claims = [Claim(f"c{i}", "ns", f"c{i}", ClaimSpec(((GPUS,), (NICS,)))) for i in range(3)]

@@ -205,6 +205,7 @@ class Twins:
             world.live(minutes * MINUTE_MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_others_start_where_and_when_they_would_if_nobody_waited_in_the_stopped_queue(seed: int) -> None:
     twins = Twins(seed)

@@ -230,6 +230,7 @@ queues = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(queues | st.sampled_from(NAMES), max_size=12))
 def test_each_queue_comes_once_and_usable_ones_fit_into_each_other(

@@ -128,6 +128,7 @@ def test_a_file_is_a_store(tmp_path: Path) -> None:
         assert kept.open_records() == HistoryBatch(0, [], [], [])
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(BATCHES, max_size=5), PERIODS)
 def test_what_was_written_is_read(

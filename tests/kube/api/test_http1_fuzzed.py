@@ -224,6 +224,7 @@ async def sound(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(damaged(), st.sets(st.integers(1, 200), max_size=3))
 @example(PLAIN + PLAIN, {len(PLAIN)})

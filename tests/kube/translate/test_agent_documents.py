@@ -58,6 +58,7 @@ requests = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(requests)
 def test_a_request_is_read_as_it_was_meant(request: LeaseRequest) -> None:
     obj = msgspec.convert(agent_documents.request_document(request), wire.LeaseRequest)

@@ -30,6 +30,7 @@ selectors = st.builds(
 labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(selectors, max_size=3, unique_by=str), st.booleans(), st.lists(labels, min_size=1, max_size=8))
 def test_it_selects_what_is_in_the_pool(

@@ -80,6 +80,7 @@ def test_it_is_registered_once_a_scheduler_has_written_its_address() -> None:
     in_virtual_time(work)
 
 
+@pytest.mark.slow
 def test_it_goes_when_nobody_answers_and_comes_back_with_the_next_scheduler() -> None:
     async def work(world: World, found: Views) -> None:
         found.leader = LEADER
@@ -133,6 +134,7 @@ def test_a_leader_that_the_api_server_does_not_reach_costs_a_few_writes_an_hour(
     in_virtual_time(work)
 
 
+@pytest.mark.slow
 def test_a_change_of_the_stack_ends_the_pause_and_a_restart_of_the_operator_begins_it() -> None:
     async def work(world: World, found: Views) -> None:
         found.leader, found.reached = LEADER, False
@@ -154,6 +156,7 @@ def test_a_change_of_the_stack_ends_the_pause_and_a_restart_of_the_operator_begi
     in_virtual_time(work)
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_addresses_and_the_api_leaves_what_the_next_operator_goes_on_from() -> None:
     async def work(world: World, found: Views) -> None:
         found.leader = LEADER
@@ -171,6 +174,7 @@ def test_a_kill_between_the_addresses_and_the_api_leaves_what_the_next_operator_
     in_virtual_time(work)
 
 
+@pytest.mark.slow
 def test_it_goes_also_while_the_spec_contradicts_itself() -> None:
     async def work(world: World, found: Views) -> None:
         found.leader = LEADER

@@ -82,6 +82,7 @@ def test_hoarding_ends_after_a_while() -> None:
     assert returned == [5_000 + KEEP_MS]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(TASKS, st.sampled_from(sorted(SHARING)), st.sampled_from(sorted(LIARS)))
 def test_lies_break_no_policy(tasks: list[AgentTask], policy: str, kind: str) -> None:

@@ -80,6 +80,7 @@ def test_a_checkpoint_that_takes_longer_than_the_grace_is_not_begun() -> None:
     assert ends(outcome) == [10_000 + 7 + 300_000, 10_000]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(TASKS, st.sampled_from(sorted(SHARING)))
 def test_all_work_is_done_once_and_all_gpu_time_is_accounted_for(tasks: list[AgentTask], policy: str) -> None:

@@ -51,6 +51,7 @@ def of_source() -> set[str]:
     return {key for file in sorted(files) for key in keys(file.read_text())}
 
 
+@pytest.mark.slow
 def test_the_keys_of_the_source_are_those_of_pods_and_of_named_other_objects() -> None:
     assert sorted(of_source() - TABLE.keys() - WRITTEN_BY_US) == sorted(OTHERS)
 
