@@ -37,7 +37,7 @@ class Collected:
         self._gaps += batch.gaps
 
     def write(self, write: Callable[[HistoryBatch], None]) -> dict[str, int]:
-        """Write all of it, and begin anew. Returns the numbers of records by kind. After an error it is still here."""
+        """Write all of it, and forget it. Returns the numbers of records by kind. After an error it is still here."""
         pods = list(self._pods.values())
         write(HistoryBatch(self.until_ms, self._spans, self._holds, pods, self._use, self._gaps))
         written = {

@@ -21,7 +21,7 @@ from statistics import fmean, median, pstdev
 
 from msgspec import Struct
 
-from dovetail.monitoring.real_use import PARTS, SIGMA_BY_MAD, default
+from dovetail.monitoring.real_use import PARTS, SIGMA_BY_MAD, default, weighted
 
 _GB = 1_000_000_000
 _IO_BYTES_PER_S = 1 * _GB
@@ -76,15 +76,8 @@ class Bottleneck(Struct, frozen=True):
 def real_utilization(activity: Activity) -> float | None:
     """How much of the GPU is used, in percent: the sum of `monitoring.real_use.PARTS`, as `gpu:real_util` has it.
     None if a part is not reported and there is no utilization to take for it."""
-    total = 0.0
-    for part in PARTS:
-        value = getattr(activity, part.activity)
-        if value is None:
-            value = activity.utilization if activity.utilization is not None else activity.engine
-        if value is None:
-            return None
-        total += part.weight * value
-    return total
+    other = activity.utilization if activity.utilization is not None else activity.engine
+    return weighted({part.activity: getattr(activity, part.activity) for part in PARTS}, other)
 
 
 def _of(value: float | None) -> float:

@@ -14,6 +14,7 @@ Source of weights and of idle: KempnerPulse, docs/classification.md (April 2026)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -39,6 +40,20 @@ PARTS = (
 )
 SIGMA_BY_MAD = 1.4826
 """The standard deviation of a normal distribution by its median absolute deviation."""
+
+
+def weighted(values: Mapping[str, float | None], other: float | None) -> float | None:
+    """Real use, from activities in one unit; `other` stands for each that is None or absent. None if that is None, too,
+    where it is needed."""
+    total = 0.0
+    for part in PARTS:
+        value = values.get(part.activity)
+        if value is None:
+            value = other
+        if value is None:
+            return None
+        total += part.weight * value
+    return total
 
 
 def default(name: str) -> float:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owners
 from dovetail.history.records import HOUR_MS, USE_BINS, UseHour
-from dovetail.monitoring.real_use import PARTS, default
+from dovetail.monitoring.real_use import PARTS, default, weighted
 
 LONGEST_S = 60.0
 OWNERS_S = 10.0
@@ -125,7 +125,7 @@ class UseHours:
             return
         self._written_s = time.monotonic()
         with self._lock:
-            # Instances that are made anew have new UUIDs.
+            # An instance that is created again has a new UUID.
             oldest_s = time.monotonic() - LONGEST_S
             self._read_s = {uuid: read_s for uuid, read_s in self._read_s.items() if read_s >= oldest_s}
             self._changed_s = {uuid: at_s for uuid, at_s in self._changed_s.items() if at_s >= oldest_s}
@@ -191,13 +191,8 @@ def _real_use(device: DeviceReading) -> float | None:
     """Real use, 0 to 1, by the rules of `monitoring.real_use`."""
     utilization = device.values.get(_UTILIZATION)
     other = utilization / 100 if utilization is not None else device.values.get(_ENGINE)
-    total = 0.0
-    for part in PARTS:
-        value = device.values.get(part.metric, other)
-        if value is None:
-            return None
-        total += part.weight * value
-    return min(max(total, 0.0), 1.0)
+    use = weighted({part.activity: device.values.get(part.metric) for part in PARTS}, other)
+    return min(max(use, 0.0), 1.0) if use is not None else None
 
 
 def _with(hour: UseHour, values: dict[str, float], use: float, memory_mib: int, ms: int) -> UseHour:
