@@ -349,6 +349,22 @@ async def test_owners_that_cannot_be_read_are_not_used(node: Node, monkeypatch: 
         assert not node.exporter.fault
 
 
+async def test_a_scrape_may_wait_for_the_owners_that_are_asked_for_already(node: Node) -> None:
+    node.by_device, node.hung = {node.uuid(0): (owner("train"),)}, asyncio.Event()
+    async with reading(node):
+        following = asyncio.create_task(node.exporter.follow_owners())
+        while not node.asked:
+            await asyncio.sleep(0)
+        scraping = asyncio.create_task(node.scrape())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        node.hung.set()
+        assert pods(await scraping)["0"] == {"train"}
+        assert node.asked == 1 and not following.done()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
 async def test_without_known_owners_no_process_is_taken_for_another_pods(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,14 +114,14 @@ class Exporter:
 
     async def _read_owners(self) -> Owners:
         """The owners now, none if they are not known: what may be kept for a while is kept where they are read."""
-        if self._asking is None:
-            self._asking = asyncio.ensure_future(self._parts.owners())
+        # Several may wait for one answer: a scrape, and the loop that follows the owners.
+        asking = self._asking = self._asking or asyncio.ensure_future(self._parts.owners())
         try:
-            owners = await asyncio.wait_for(asyncio.shield(self._asking), OWNERS_PATIENCE_S)
+            owners = await asyncio.wait_for(asyncio.shield(asking), OWNERS_PATIENCE_S)
             fault = "" if owners is not None else "owners of GPUs are not known: the kubelet does not list them"
         except TimeoutError:
             owners, fault = None, "owners of GPUs are not known: the kubelet does not answer"
-        if self._asking.done():
+        if asking.done() and self._asking is asking:
             self._asking = None
         if fault != self.fault:
             log.warning("%s", fault or "owners of GPUs are known again")
