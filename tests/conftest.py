@@ -25,7 +25,7 @@ from dovetail.core.decisions import Decision
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
 from tests.needs import Need, reporter, sum_up_fixtures, unavailable
-from tests.order import DEPLOYED, NODE, end_what_is_over, kept_up_to
+from tests.order import DEPLOYED, NODE, begin, kept_up_to
 from tests.paths import ROOT
 from tests.skipped_time import skipped_waits
 from tools.controlplane import binaries
@@ -151,7 +151,7 @@ def _no_more() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if getattr(item.config, "workerinput", {}).get("in_order"):
-        end_what_is_over(item.nodeid.partition("::")[0])
+        begin(item.nodeid.partition("::")[0])
     for need in NEEDS:
         if item.get_closest_marker(need.mark):
             need.check(item)

@@ -3,12 +3,15 @@
 
 Rules
 - A file is given out as a whole: its fixtures, a cluster among them, are made once.
-- Files with tests on a real node go to one process, the first, which begins with them: two nodes at a time starve each
-  other on a small machine. The others begin with files that wait for a control plane, then come those with long tests:
-  at the end of a run files are short, so that all processes end together.
+- Half of the processes begin with the files that need a control plane: each of them runs one or two, and more at a time
+  starve each other on a small machine, until probes and leases time out. The others begin with those that need none,
+  the ones with long tests first, and take files with a control plane when there are no others.
+- Files with tests on a real node go to one process, the first, which begins with them.
+- A process yields to those with a control plane while it runs tests without one (`tests.order`).
 - Files that apply deploy/ to the plane of their process come after all others that use a plane: its policies hold for
   what comes later, too.
-- Each process gets its files in the order of their ranks, and ends what later files do not use (`tests.order`).
+- Each process gets its files in the order of their ranks, and ends what later files do not use (`tests.order`); files
+  with a control plane that come after others are the last that it gets.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.order import rank
+from tests.order import needs_node, needs_plane, rank
 
 _MOST_PENDING = 2
 
@@ -42,8 +45,10 @@ class ByFile(LoadScopeScheduling):
 
     def _next_file(self, node: WorkerController) -> str | None:
         """The next file for a process; None where there is none for it."""
-        first = node is next(iter(self.assigned_work))
-        files = (file for file in self.workqueue if first or rank(file))
+        number = list(self.assigned_work).index(node)
+        files = [file for file in self.workqueue if number == 0 or not needs_node(file)]
+        if number >= max(1, len(self.assigned_work) // 2):
+            files = [file for file in files if not needs_plane(file)] or files
         return min(files, key=rank, default=None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:

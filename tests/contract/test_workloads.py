@@ -182,6 +182,7 @@ async def test_on_delete_a_pod_is_replaced_when_it_is_deleted(api: Api) -> None:
 async def test_an_older_template_is_the_newest_revision_again(api: Api) -> None:
     path = api.path("daemonsets", "work", APPS)
     await api.create(api.path("daemonsets", version=APPS), _workload(api, "DaemonSet"))
+    await _until(api, path, _status(observedGeneration=1))
     for generation, image in ((2, "registry.example/two"), (3, "registry.example/one")):
         template = _workload(api, "DaemonSet", image)["spec"]["template"]
         await api.patch(path, {"spec": {"template": template}})
