@@ -218,7 +218,7 @@ def _working(pod: Pod, dice: random.Random, now_ms: int) -> Pod:
     )
     return replace(
         pod, queue=dice.choice(["", "", *QUEUES]), user=dice.choice(["", "u", "v"]), work=work, created_ms=now_ms,
-        checkpoint_ms=dice.choice([0, 0, now_ms, now_ms + 9_000]),
+        checkpoint_ms=dice.choice([0, 0, now_ms, now_ms + 9_000]), idle_since_ms=dice.choice([0, 0, now_ms]),
     )  # fmt: skip
 
 

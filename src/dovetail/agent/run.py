@@ -383,6 +383,7 @@ class Agent:
                 tuple(f"{one.code}: {one.message}" for one in self._reported.findings if not one.uuid),
                 node_quarantine(self._lacking),
                 self._accounting.foreign,
+                self._exporting.idle() if self._exporting is not None else {},
             ),
         )
 

@@ -210,7 +210,8 @@ class Pod(Struct, frozen=True):
     placed ("": none), `fence` the fence that it shows. `offered`: it holds what is only offered to a software agent,
     which is charged for nothing before it accepts. `held`: it is not to start before it is released. `made_for` is the
     object that its user made for it, as KIND/NAME: "Job/train" ("": none, or one that is not known); it names the pod's
-    job, and decides nothing."""
+    job, and decides nothing. `idle_since_ms` is since when it uses none of the GPUs that it holds, as its node measured
+    (epoch ms, 0: it uses them, or that is not known)."""
 
     uid: str
     namespace: str
@@ -246,6 +247,7 @@ class Pod(Struct, frozen=True):
     offered: bool = False
     held: bool = False
     made_for: str = ""
+    idle_since_ms: int = 0
 
     @property
     def key(self) -> str:

@@ -213,7 +213,7 @@ class _Ahead:
                 if decision.queue:
                     self._found.victims += [self._victim(pod, decision, "") for pod in pods]
                 for pod in pods:
-                    lost = lost_milli_ms(pod, state.shares.rate(pod.uid), now_ms)
+                    lost = lost_milli_ms(state.shares, pod, now_ms)
                     self._found.drained[pod.uid] = ForecastDrain(bool(targets), lost)
                 self._end_early(pods)
             case MakeOffers(request, offers):

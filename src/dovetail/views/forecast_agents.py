@@ -109,14 +109,14 @@ class AgentsAhead:
         """A lease that is revoked for a job."""
         state, pods = self._state, self._pods(lease_id)
         gpus = sum(dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in pods)
-        lost = sum(lost_milli_ms(pod, state.shares.rate(pod.uid), at_ms) for pod in pods)
+        lost = sum(lost_milli_ms(state.shares, pod, at_ms) for pod in pods)
         nodes = dict.fromkeys(holding.node for holding in state.leases.live[lease_id].lease.holdings)
         return ForecastVictim(lease_key(lease_id), ",".join(nodes), gpus, for_job, cause.value, at_ms, lost, message)
 
     def drained(self, lease_id: str, at_ms: int) -> dict[str, ForecastDrain]:
         """What leaves with a lease that is revoked for a maintenance, by pod (uid)."""
-        rate = self._state.shares.rate
-        return {pod.uid: ForecastDrain(False, lost_milli_ms(pod, rate(pod.uid), at_ms)) for pod in self._pods(lease_id)}
+        shares = self._state.shares
+        return {pod.uid: ForecastDrain(False, lost_milli_ms(shares, pod, at_ms)) for pod in self._pods(lease_id)}
 
     def _pods(self, lease_id: str) -> list[Pod]:
         """The placeholders of a lease, and the pods inside."""

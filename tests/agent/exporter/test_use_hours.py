@@ -180,6 +180,18 @@ def test_an_instance_is_used_under_the_uuid_of_its_gpu(node: Node, clocks: Clock
     assert {pod: one.use for (gpu, pod, _), one in node.used().items() if gpu == "a"} == {"p": 400 * 1000, "q": 0}
 
 
+def test_a_pod_is_idle_that_uses_none_of_its_instances(node: Node, clocks: Clocks) -> None:
+    node.held(**{"MIG-1": "p", "MIG-2": "q", "b": "p"})
+    for minute in range(90):
+        node.read("MIG-1", parent="a", **{UTILIZATION: 0})
+        node.read("MIG-2", parent="a", **{UTILIZATION: 90})
+        node.read("b", **{UTILIZATION: 90 if minute < 70 else 0})
+        clocks.s += 60
+    assert node.hours.idle() == {"p": clocks.wall_ms - 21 * 60_000}
+    node.hours.owned(None)
+    assert node.hours.idle() == {}
+
+
 def test_a_restarted_agent_goes_on(node: Node, clocks: Clocks, tmp_path: Path) -> None:
     node.held(a="p")
     node.read()

@@ -20,6 +20,7 @@ from dovetail.agent.exporter.processes import Foreign
 from dovetail.agent.health.states import DeviceHealth, DeviceState, Quarantine
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
 from dovetail.agent.publish.gpunode import (
+    RENEW_S,
     GPUNodeWriter,
     NodeHealth,
     PluginState,
@@ -271,6 +272,23 @@ async def test_the_processes_on_gpus_that_their_pods_do_not_hold(api: Api, clock
     ]
     await mine.write(status())
     assert api.objects["gpu-1"]["status"]["foreignProcesses"] == []
+
+
+async def test_idle_pods_are_written_with_what_is_due_anyway(api: Api, clocks: Clocks) -> None:
+    """Pods may pause again and again: that is no reason to write."""
+    mine = writer(api, clocks)
+    await mine.write(status())
+    idle = status(health=NodeHealth(idle={"u-x": 1_767_268_800_000}))
+    for seconds in (10, RENEW_S - 11):
+        clocks.wait(seconds)
+        await mine.write(idle)
+        assert api.objects["gpu-1"]["status"]["idlePods"] == []
+    clocks.wait(1)
+    await mine.write(idle)
+    assert api.objects["gpu-1"]["status"]["idlePods"] == [{"uid": "u-x", "since": "2026-01-01T12:00:00Z"}]
+    clocks.wait(1)
+    await mine.write(status(unhealthy=UNHEALTHY))
+    assert api.objects["gpu-1"]["status"]["idlePods"] == []
 
 
 def test_of_many_processes_those_with_the_most_memory_are_listed() -> None:

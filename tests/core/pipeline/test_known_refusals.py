@@ -104,6 +104,7 @@ ELSEWHERE = {
     "uid",
     "name",
     "created_ms",
+    "idle_since_ms",
     "node",
     "bound_ms",
     "gang",

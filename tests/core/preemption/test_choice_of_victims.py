@@ -555,3 +555,34 @@ def test_where_the_cheapest_may_not_all_be_taken_others_are() -> None:
     found = outcome(reported(*nodes(*[1] * 6), *queues, *a, *c, *job), "big")
     assert isinstance(found, PreemptionPlan)
     assert Counter(uid[0] for uid in found.uids) == {"a": 1, "c": 1}
+
+
+def test_the_time_in_which_a_pod_is_idle_is_no_work_that_it_would_lose() -> None:
+    idle = {"idle_since_ms": NOW_MS - 50 * MINUTE_MS}
+    pair = runs("busy", "n0", minutes=15), runs("idle", "n1", minutes=60, **idle)
+    assert victims(reported(*nodes(1, 1), *pair, waits())) == {"idle"}
+    other = ev.QueueChanged(Queue("default", idle_first=False))
+    assert victims(reported(*nodes(1, 1), other, *pair, waits())) == {"busy"}
+
+
+@pytest.mark.parametrize(
+    ("idle_ago", "more", "minutes"),
+    [
+        (4, {}, 6),
+        # Before its start, and from its last checkpoint on: nothing is lost.
+        (11, {}, 0),
+        (4, {"checkpoint_ms": NOW_MS - 2 * MINUTE_MS}, 0),
+        (4, {"checkpoint_ms": NOW_MS - 7 * MINUTE_MS}, 3),
+        (4, {"work": Work(checkpoint_interval_ms=2 * MINUTE_MS)}, 2),
+        (4, {"work": Work(startup_ms=MINUTE_MS)}, 7),
+        # A clock of a node that is ahead.
+        (-60, {}, 10),
+    ],
+)
+def test_work_is_lost_up_to_the_time_since_which_the_pod_is_idle(
+    idle_ago: int, more: dict[str, object], minutes: int
+) -> None:
+    idle_ms = NOW_MS - idle_ago * MINUTE_MS
+    found = outcome(reported(*nodes(1), runs("p", "n0", minutes=10, idle_since_ms=idle_ms, **more), waits()))
+    assert isinstance(found, PreemptionPlan)
+    assert found.lost_milli_ms == 1000 * minutes * MINUTE_MS

@@ -55,6 +55,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
         selector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: In, values: [prod]}]}
       byUser: true
       leastServedFirst: true
+      idleFirst: false
       stop: HoldAndDrain
     """
     found = queues.queue(wire(QueueObject, f"metadata: {{name: research}}\nspec: {spec}"))
@@ -77,6 +78,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
         by_user=True,
         least_served_first=True,
         stop="HoldAndDrain",
+        idle_first=False,
     )  # fmt: skip
 
 

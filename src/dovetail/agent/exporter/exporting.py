@@ -41,20 +41,24 @@ class Exporting:
         needed = KINDS | use_hours.KINDS
         read = {**{name: kind for name, kind in default().items() if name in needed}, **kinds}
         counted = Counters(options.state_folder / "counters.json")
-        use = UseHours(options.state_folder / "use.json", options.node_name)
-        self._sampler = Sampler(self._library, read.values(), counted, use, dcgm)
+        self._use = UseHours(options.state_folder / "use.json", options.node_name)
+        self._sampler = Sampler(self._library, read.values(), counted, self._use, dcgm)
         self._xids = XidCounts(options.state_folder / "xids.json", table)
-        joined = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()), owned=use.owned)
+        joined = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()), owned=self._use.owned)
         self._exporter = Exporter(
             self._sampler, kinds, options.node_name, joined, job_labels=options.exporter_job_labels
         )
-        self._server = ExporterServer(options.exporter, self._exporter, use, opened)
+        self._server = ExporterServer(options.exporter, self._exporter, self._use, opened)
 
     @property
     def faults(self) -> tuple[str, ...]:
         """Sentences for an operator."""
         own = (self._server.fault, self._exporter.fault)
         return (*(fault for fault in own if fault), *self._sampler.faults, *self._xids.faults)
+
+    def idle(self) -> dict[str, int]:
+        """The pods (uid) that use none of their GPUs, and since when, in epoch ms."""
+        return self._use.idle()
 
     def event(self, event: GpuEvent) -> None:
         """Count an event of a GPU, if it is an XID."""

@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
+from dovetail.agent.exporter.idle_pods import idle_pods
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owners
 from dovetail.history.records import HOUR_MS, USE_BINS, UseHour
 from dovetail.monitoring.real_use import PARTS, default, weighted
@@ -82,6 +83,8 @@ class UseHours:
         """Since when the owners are known, if they are."""
         self._changed_s: dict[str, float] = {}
         self._read_s: dict[str, float] = {}
+        self._gpus: dict[str, str] = {}
+        """The GPU of each device that was read: itself, or that of a MIG instance."""
         self._written_s = time.monotonic()
         self._idle = default("idle_util")
         self._read_fault = f"the use of GPUs is counted anew: {wrong}" if wrong else ""
@@ -110,6 +113,7 @@ class UseHours:
             for device in reading.devices:
                 before_s = self._read_s.get(device.uuid, float("-inf"))
                 self._read_s[device.uuid] = reading.read_s
+                self._gpus[device.uuid] = device.parent or device.uuid
                 took_s = reading.read_s - before_s
                 if 0 < took_s <= LONGEST_S and (pod := self._user(device, before_s)) is not None:
                     self._count(device, pod, round(took_s * 1000))
@@ -118,6 +122,16 @@ class UseHours:
         """The hours from this one on."""
         with self._lock:
             return [one for one in self._hours.values() if one.hour_ms >= hour_ms]
+
+    def idle(self) -> dict[str, int]:
+        """The pods (uid) that use none of the GPUs that they hold now, each with the time since which it does not; none
+        where that is not known."""
+        with self._lock:
+            held: dict[str, set[str]] = {}
+            for device, owners in self._owners.by_device.items() if self._owners is not None else ():
+                for one in owners:
+                    held.setdefault(one.pod_uid, set()).add(self._gpus.get(device, device))
+            return idle_pods(self._hours.values(), held, self._clock_ms())
 
     def write(self, *, now: bool = False) -> None:
         """Write the file if it is due."""
@@ -129,6 +143,7 @@ class UseHours:
             oldest_s = time.monotonic() - LONGEST_S
             self._read_s = {uuid: read_s for uuid, read_s in self._read_s.items() if read_s >= oldest_s}
             self._changed_s = {uuid: at_s for uuid, at_s in self._changed_s.items() if at_s >= oldest_s}
+            self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if uuid in self._read_s}
             memory = UseMemory(self._since_ms, list(self._hours.values()))
         try:
             self._file.write(memory)

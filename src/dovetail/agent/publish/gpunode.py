@@ -9,6 +9,8 @@ Rules
   the spec belongs to the scheduler and is left as it is.
 - An unchanged status is written only every five minutes, for `observedTime`. A condition keeps the time of its last
   transition while its status stays the same.
+- Which pods are idle is written with whatever is written next, five minutes later at most: it changes often, and it is
+  not urgent.
 - Of the processes on devices that their pods do not hold the status has the `_MOST_PROCESSES` with the most memory.
 - A monotonic clock decides when to write; the time of day is only written.
 """
@@ -56,6 +58,7 @@ RENEW_S = 300.0
 _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
 _MOST_PROCESSES = 64
+_MOST_IDLE = 64
 _MIB = 1 << 20
 _LONGEST_REASON = 1024
 _NONE_UNHEALTHY: Mapping[str, str] = {}
@@ -64,12 +67,14 @@ _LONGEST_CODE = 64
 
 class NodeHealth(Struct, frozen=True):
     """The health of the GPUs by uuid, the findings about the node, its quarantine if it needs one, and the processes on
-    devices that their pods do not hold."""
+    devices that their pods do not hold; and the pods (uid) that use none of their GPUs,
+    with the time since which they do not."""
 
     gpus: Mapping[str, DeviceHealth] = {}
     findings: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
     foreign: tuple[Foreign, ...] = ()
+    idle: Mapping[str, int] = {}
 
 
 class PluginState(Struct, frozen=True):
@@ -140,6 +145,9 @@ def status_of(
         agent=agent,
         differences=tuple(plugin.differences[-_MOST_DIFFERENCES:]),
         foreign_processes=_foreign(host, health.foreign),
+        idle_pods=tuple(
+            kube.PodIdleSince(uid, _time(since_ms)) for uid, since_ms in list(health.idle.items())[:_MOST_IDLE]
+        ),
         mig=mig,
     )
 
@@ -300,7 +308,7 @@ class GPUNodeWriter:
     async def write(self, status: GPUNodeStatus) -> None:
         """Write the status, if it is due. Raises ApiError; then the next call writes it."""
         # If the clock has gone back, the write is due.
-        if status == self._written and 0 <= self._clock_s() - self._written_s < RENEW_S:
+        if 0 <= self._clock_s() - self._written_s < RENEW_S and _differs_in_idle_pods_only(status, self._written):
             return
         if not self._exists:
             await self._create()
@@ -371,6 +379,11 @@ class GPUNodeWriter:
             content_type=APPLY_PATCH,
             decode=GPUNode,
         )
+
+
+def _differs_in_idle_pods_only(status: GPUNodeStatus, written: GPUNodeStatus | None) -> bool:
+    """Whether the status is the one that was written but for its idle pods, if for anything."""
+    return written is not None and msgspec.structs.replace(status, idle_pods=written.idle_pods) == written
 
 
 def _same(one: Condition, other: Condition) -> bool:

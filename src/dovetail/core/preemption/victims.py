@@ -9,7 +9,9 @@ for less than the least run time of their queue, and pods whose disruption budge
 
 Lost work is the charged rate times the work to repeat: the time since the last checkpoint (else since the start) plus
 the start-up. A checkpoint in the future counts as one of now. If only the interval between checkpoints is known, the
-last one counts as a whole interval ago, or as the start where that is later.
+last one counts as a whole interval ago, or as the start where that is later. While a pod uses none of its GPUs it does
+no work that could be lost, unless its queue declares otherwise: so among equals the pod that leaves its GPUs idle is
+evicted first.
 """
 
 from __future__ import annotations
@@ -36,15 +38,19 @@ _STARTUP_MS = 300_000
 """The assumed start-up time of a pod that does not declare one, for the question whether a unit is cheap."""
 
 
-def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
+def lost_milli_ms(shares: Shares, pod: Pod, now_ms: int) -> int:
     """The work that the pod loses if it is evicted now, in milli-GPU times ms."""
+    queue = shares.tree.queues.get(shares.pod_queues.of(pod))
     started_ms = min(pod.bound_ms or pod.created_ms, now_ms)
-    ran_ms = now_ms - started_ms
+    worked_until_ms = now_ms
+    if pod.idle_since_ms and queue is not None and queue.idle_first:
+        worked_until_ms = min(pod.idle_since_ms, now_ms)
+    ran_ms = max(0, worked_until_ms - started_ms)
     if pod.checkpoint_ms:
-        ran_ms = now_ms - max(started_ms, min(pod.checkpoint_ms, now_ms))
+        ran_ms = max(0, worked_until_ms - max(started_ms, pod.checkpoint_ms))
     elif pod.work.checkpoint_interval_ms:
         ran_ms = min(ran_ms, pod.work.checkpoint_interval_ms)
-    return rate_milli * (ran_ms + pod.work.startup_ms)
+    return shares.rate(pod.uid) * (ran_ms + pod.work.startup_ms)
 
 
 def subgangs(workload_index: WorkloadIndex, workload: str) -> dict[str, list[str]]:
@@ -218,7 +224,7 @@ class Victims:
             slots.append(placement.slot)
             since_ms, rate = pod.bound_ms or pod.created_ms, shares.rate(pod.uid)
             started_ms.append(since_ms)
-            lost_here = lost_milli_ms(pod, rate, now_ms)
+            lost_here = lost_milli_ms(shares, pod, now_ms)
             lost += lost_here
             cost += lost_here if pod.work.startup_ms else lost_here + rate * _STARTUP_MS
             done += rate * max(0, now_ms - since_ms)

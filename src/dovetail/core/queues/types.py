@@ -77,7 +77,8 @@ class Queue(Struct, frozen=True):
     its job with the least attained service first, after priority, and lets it preempt others (see `attained`). `uid`
     differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only. With
     `planes` its leaves are control planes of software agents, and it holds no jobs itself. `stop` holds for it and for
-    the queues below it."""
+    the queues below it. With `idle_first` the time in which its pods use none of their GPUs counts as no work that they
+    would lose."""
 
     name: str
     parent: str = ""
@@ -99,6 +100,7 @@ class Queue(Struct, frozen=True):
     uid: str = ""
     planes: bool = False
     stop: Stop = ""
+    idle_first: bool = True
 
     @property
     def least_run_ms(self) -> int:

@@ -46,6 +46,7 @@ class QueueSpec(Wire, frozen=True):
     by_user: bool = False
     least_served_first: bool = False
     planes: bool = False
+    idle_first: bool = True
     stop: str = "None"
 
 

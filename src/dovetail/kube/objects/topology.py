@@ -198,6 +198,13 @@ class ForeignProcess(Wire, frozen=True):
     memory_mib: int = field(default=0, name="memoryMiB")
 
 
+class PodIdleSince(Wire, frozen=True):
+    """A pod that has used none of the GPUs that it holds on the node since then."""
+
+    uid: str = ""
+    since: datetime | None = None
+
+
 class MigState(Wire, frozen=True):
     """The progress of the layout `id`: pending, applying, applied or refused."""
 
@@ -312,6 +319,7 @@ class GPUNodeStatus(Wire, frozen=True):
     agent: AgentState | None = None
     differences: tuple[DeviceDifference, ...] = ()
     foreign_processes: tuple[ForeignProcess, ...] = ()
+    idle_pods: tuple[PodIdleSince, ...] = ()
     mig: MigState | None = None
     fence: str = ""
     """The id of the last one that stood."""

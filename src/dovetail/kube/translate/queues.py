@@ -113,6 +113,7 @@ def queue(obj: wire.Queue) -> Queue:
         by_user=spec.by_user,
         least_served_first=spec.least_served_first,
         planes=spec.planes,
+        idle_first=spec.idle_first,
         stop=one_of(STOPS, spec.stop, "spec.stop", problems) or "",
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),

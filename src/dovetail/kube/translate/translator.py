@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.kube.nodes.admissions import Admissions
 from dovetail.kube.nodes.device_differences import DeviceDifferences
+from dovetail.kube.nodes.idle_pods import IdlePods
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import topology
 from dovetail.kube.objects.pods import Pod as PodObject
@@ -75,6 +76,7 @@ class Translator:
         self._finished = Finished(scheduler_name)
         self.admissions = Admissions()
         self.device_differences = DeviceDifferences()
+        self._idle_pods = IdlePods()
         self.memory = BoundRecords(believes)
         self.on_gpu_node: Callable[[topology.GPUNode], None] = _nobody
         """Called with each changed GPUNode."""
@@ -176,30 +178,37 @@ class Translator:
         self._pods[uid] = known
         self.admissions.put(obj)
         if obj.spec.node_name:
-            self._correct_devices(known)
+            self._correct(known)
         elif known.bound is not None:
             known.late = obj
         if old is None or old.reported != known.reported:
             events.append(ev.PodChanged(known.reported))
 
-    def _correct_devices(self, pod: KnownPod) -> bool:
-        """Correct the devices of a pod that has others than chosen; whether that changed the pod."""
+    def _correct(self, pod: KnownPod) -> bool:
+        """Take what the node reports of a pod: other devices than chosen, and that it is idle. Whether that changed the
+        pod."""
         before = pod.reported
-        pod.reported, findings = self.device_differences.corrected(before, pod.written)
+        reported, findings = self.device_differences.corrected(before, pod.written)
+        idle_since_ms = self._idle_pods.since_ms(reported)
+        if idle_since_ms != reported.idle_since_ms:
+            reported = replace(reported, idle_since_ms=idle_since_ms)
+        pod.reported = reported
         self._find(f"Pod {before.key}", pod.findings + findings)
-        return pod.reported != before
+        return reported != before
 
     def gpu_nodes(self, changes: Iterable[AnyChange[topology.GPUNode]]) -> list[ev.Event]:
-        """GPUNodes have the hardware data of nodes, and the pods that got other devices than chosen."""
+        """GPUNodes have the hardware data of nodes, the pods that got other devices than chosen, and those that are
+        idle."""
         changes = list(changes)
         events = self.node_records.gpu_nodes(changes)
-        uids = [
-            uid for change in changes for uid in self.device_differences.put(change.object, change.kind == "deleted")
-        ]
+        uids: dict[str, None] = {}
+        for change in changes:
+            for reports in (self.device_differences, self._idle_pods):
+                uids |= dict.fromkeys(reports.put(change.object, change.kind == "deleted"))
         known = [self._pods[uid] for uid in uids if uid in self._pods]
         for change in changes:
             self.on_gpu_node(change.object)
-        return events + [ev.PodChanged(pod.reported) for pod in known if self._correct_devices(pod)]
+        return events + [ev.PodChanged(pod.reported) for pod in known if self._correct(pod)]
 
     def ended(self) -> Iterator[EndedPod]:
         """The pods of this scheduler that were finished when first seen; none unless `over` was set before that."""
