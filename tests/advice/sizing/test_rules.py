@@ -37,6 +37,13 @@ def test_a_right_sized_job_gets_no_advice() -> None:
     assert (found.verdict, found.advice, found.missing) == ("right-sized", (), "")
 
 
+def test_a_gpu_of_an_unknown_size_is_not_called_right() -> None:
+    found = advice_for(job(device([(60, HOURS)], model="NVIDIA-Z9")))
+    assert found.verdict == "not enough data"
+    assert found.missing == "the memory of a GPU of the model NVIDIA-Z9 is not known"
+    assert rules(job(device([(0, HOURS)], model="NVIDIA-Z9"), kind="Deployment")) == ["idle"]
+
+
 @pytest.mark.parametrize("hours", [6 * 24, 7 * 24])
 def test_less_than_a_week_is_not_enough(hours: int) -> None:
     found = advice_for(job(device([(60, hours)]), kind="Deployment"))

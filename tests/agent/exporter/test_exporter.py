@@ -353,8 +353,9 @@ async def test_a_scrape_may_wait_for_the_owners_that_are_asked_for_already(node:
     node.by_device, node.hung = {node.uuid(0): (owner("train"),)}, asyncio.Event()
     async with reading(node):
         following = asyncio.create_task(node.exporter.follow_owners())
-        while not node.asked:
+        for _ in range(10):
             await asyncio.sleep(0)
+        assert node.asked == 1
         scraping = asyncio.create_task(node.scrape())
         for _ in range(10):
             await asyncio.sleep(0)

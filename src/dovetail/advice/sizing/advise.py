@@ -22,9 +22,10 @@ def advise(uses: JobsUse, price: PriceOf | None = None) -> tuple[JobAdvice, ...]
 
 
 def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
-    enough, use, total = seen.enough, seen.use, seen.total
+    use, total = seen.use, seen.total
     found = tuple(_advice(seen, rule, proposal, price) for rule, proposal in applying(seen))
-    verdict: Verdict = "advice" if found else "right-sized" if enough else "not enough data"
+    missing = _missing(seen)
+    verdict: Verdict = "advice" if found else "not enough data" if missing else "right-sized"
     means = [one.mean_milli for one in seen.members]
     return JobAdvice(
         job=f"{use.namespace}/{use.name}", user=use.latest.user, queue=use.latest.queue, workload=seen.workload,
@@ -34,7 +35,7 @@ def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
         idle_milli=total.idle_milli, least_milli=min(means, default=0), most_milli=max(means, default=0),
         memory_peak_mib=total.memory_peak_mib, memory_mib=seen.gpu.usable_mib if seen.gpu is not None else 0,
         bottleneck=seen.bottleneck.name, meaning=seen.bottleneck.meaning,
-        missing="" if enough else _missing(seen), advice=found,
+        missing=missing, advice=found,
     )  # fmt: skip
 
 
@@ -52,6 +53,9 @@ def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, SizeProposal]]:
 
 
 def _missing(seen: JobSeen) -> str:
+    """What advice on the size would need and there is not."""
+    if seen.enough:
+        return "" if seen.gpu is not None else f"the memory of a GPU of the model {seen.model or '?'} is not known"
     days, runs, coverage = len(seen.total.days), seen.use.runs, seen.use.coverage_milli
     if coverage < limits.LEAST_COVERAGE:
         return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed"
