@@ -64,7 +64,7 @@ class Life(Struct):
             return [ev.PodChanged(pod)]
         for uid in decision.uids if isinstance(decision, Evict) else ():
             pod = pods[uid]
-            self.losses.append((self.now_ms, lost_milli_ms(pod, self.state.shares.rate(uid), self.now_ms)))
+            self.losses.append((self.now_ms, lost_milli_ms(self.state.shares, pod, self.now_ms)))
             members = self.state.workloads.members(self.state.workloads.workload_of(pod))
             self.evicted.append((pod.name, self.now_ms - min(other.bound_ms for other in members if other.node)))
             end_ms = self.now_ms + self.grace_ms

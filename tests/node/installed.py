@@ -51,6 +51,11 @@ JOB = {
 }
 
 
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Whether the containers of the pod are."""
+    return all(one["ready"] for one in pod["status"].get("containerStatuses", [{"ready": False}]))
+
+
 class Installation:
     """The node `node`, alone in its cluster, and the stack on it."""
 
@@ -110,7 +115,7 @@ class Installation:
 
         def replaced() -> bool:
             now = [one for one in self.pods(AGENT) if one["metadata"]["uid"] != before]
-            return bool(now) and all(one["ready"] for one in now[0]["status"].get("containerStatuses", [{"ready": 0}]))
+            return bool(now) and is_ready(now[0])
 
         self.until(replaced, "the agent is replaced")
         self.until(lambda: self.walked() == ("ready", ""), "the node is ready again")

@@ -51,6 +51,8 @@ def _put_pod(state: State, event: ev.PodChanged) -> None:
     if pod.node:
         if pod.lease and pod.uid not in state.leases.by_pod:
             _enter_lease(state, pod)
+        if old is not None and old.idle_since_ms != pod.idle_since_ms:
+            state.leases.pod_idle_changed(pod.uid, state.now_ms)
         _hold(state, pod)
     nominated = pod.nominated_node and not pod.node and pod.uid not in cluster.placements
     if nominated and not (pod.managed and state.workloads.workload_of(pod) in state.reservations.by_workload):

@@ -114,6 +114,46 @@ def test_a_lease_without_pods_is_idle_and_taken_back() -> None:
     assert market.ended == {"r": "Idle"}
 
 
+def test_a_lease_whose_pods_use_none_of_its_gpus_is_idle() -> None:
+    market = granted(LeaseAlternative(count=4, duration_ms=120 * MINUTE), idle_ms=5 * MINUTE, grace_ms=MINUTE)
+    market.pod("p", "r")
+    market.pod("q", "r", 2)
+
+    def idle(uid: str, ago_ms: int | None) -> None:
+        since_ms = 0 if ago_ms is None else market.now_ms - ago_ms
+        market.step(ev.PodChanged(replace(market.state.workloads.pods[uid], idle_since_ms=since_ms)))
+
+    market.wait(20 * MINUTE)
+    idle("p", 15 * MINUTE)
+    market.wait(MINUTE)
+    assert "r" not in market.revoked
+    # It is unused since the last of them is, and the clock of a node may be ahead.
+    idle("q", -MINUTE)
+    market.wait(6 * MINUTE - 1)
+    assert "r" not in market.revoked
+    idle("q", None)
+    market.wait(30 * MINUTE)
+    assert "r" not in market.revoked
+    idle("q", 4 * MINUTE)
+    market.wait(MINUTE)
+    assert market.revoked["r"].revocation.cause == "Idle"
+    assert market.revoked["r"].revocation.message == "none of its pods has used a GPU for 300 s"
+    market.wait(MINUTE)
+    assert market.ended == {"r": "Idle"}
+
+
+def test_before_its_start_no_lease_was_idle() -> None:
+    market = granted(LeaseAlternative(count=4, duration_ms=60 * MINUTE), idle_ms=5 * MINUTE, grace_ms=MINUTE)
+    start_ms = market.now_ms
+    market.pod("p", "r")
+    market.wait(MINUTE)
+    market.step(ev.PodChanged(replace(market.state.workloads.pods["p"], idle_since_ms=start_ms - 10 * MINUTE)))
+    market.wait(4 * MINUTE - 1)
+    assert "r" not in market.revoked
+    market.wait(1)
+    assert "r" in market.revoked
+
+
 def test_a_plane_without_heartbeats_loses_its_leases_after_its_grace() -> None:
     market = granted(heartbeat_ms=10_000, grace_ms=MINUTE)
     for _ in range(4):

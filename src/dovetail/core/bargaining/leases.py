@@ -159,6 +159,12 @@ class Leases:
             self.timers.put(one.lease.id, now_ms)
         return [one.left(part) for part in dict.fromkeys(part.uid for part in parts)]
 
+    def pod_idle_changed(self, uid: str, now_ms: int) -> None:
+        """Since when the pod uses none of its GPUs has changed: what follows is worked out in the next step."""
+        one = self.by_pod.get(uid)
+        if one is not None:
+            self.timers.put(one.lease.id, now_ms)
+
     def end_ms(self, lease_id: str) -> int:
         """When a live lease ends; 0 where none of this id is live."""
         one = self.live.get(lease_id)

@@ -91,7 +91,7 @@ def _charge_since(state: State, queue: str, pod: Pod, since_ms: int) -> None:
 
 
 def _set_timer(state: State, live: LiveLease) -> None:
-    """When something is due: the notice, the end, or that nothing runs in it for too long."""
+    """When something is due: the notice, the end, or that nothing uses it for too long."""
     lease, times = live.lease, [state.leases.end_ms(live.lease.id)]
     if live.state is GpuLeaseState.ACTIVE:
         times.append(lease.end_ms - lease.grace_ms)
@@ -101,9 +101,17 @@ def _set_timer(state: State, live: LiveLease) -> None:
 
 
 def _idle_ms(state: State, live: LiveLease) -> int:
-    """When the lease is idle; 0 while a pod is inside, or where that does not matter."""
-    plane = state.requests.planes.get(live.lease.plane)
-    return live.idle_ms + plane.idle_ms if plane is not None and plane.idle_ms and live.idle_ms else 0
+    """When the lease is idle for too long; 0 while it is used, or where that does not matter."""
+    plane, since_ms = state.requests.planes.get(live.lease.plane), _unused_since_ms(state, live)
+    return since_ms + plane.idle_ms if plane is not None and plane.idle_ms and since_ms else 0
+
+
+def _unused_since_ms(state: State, live: LiveLease) -> int:
+    """Since when no pod is inside, or none of those inside uses the GPUs that it holds; 0 while one does."""
+    if not live.inside:
+        return live.idle_ms
+    since_ms = [state.workloads.pods[uid].idle_since_ms for uid in live.inside]
+    return max(live.lease.start_ms, *since_ms) if all(since_ms) else 0
 
 
 def due(state: State, live: LiveLease) -> list[Decision]:
@@ -114,7 +122,9 @@ def due(state: State, live: LiveLease) -> list[Decision]:
     decisions: list[Decision] = []
     idle_ms = _idle_ms(state, live)
     if idle_ms and now_ms >= idle_ms and live.state is not GpuLeaseState.REVOKING:
-        decisions += revoke(state, live, EndCause.IDLE, f"no pod has run in it for {(now_ms - live.idle_ms) // 1000} s")
+        what = "none of its pods has used a GPU" if live.inside else "no pod has run in it"
+        unused_s = (now_ms - _unused_since_ms(state, live)) // 1000
+        decisions += revoke(state, live, EndCause.IDLE, f"{what} for {unused_s} s")
     elif live.state is GpuLeaseState.ACTIVE and now_ms >= lease.end_ms - lease.grace_ms:
         live.handle(LeaseEvent.END_IS_NEAR)
         decisions.append(LeaseStatus(lease, live.state.value, state.steps))

@@ -45,8 +45,8 @@ class QueueSpec(Wire, frozen=True):
     namespaces: NamespaceChoice | None = None
     by_user: bool = False
     least_served_first: bool = False
-    planes: bool = False
     idle_first: bool = True
+    planes: bool = False
     stop: str = "None"
 
 
