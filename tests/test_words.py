@@ -70,6 +70,10 @@ QUOTED = ("was given ", "].given")
 _FOUND = re.compile(
     rf"(?<![A-Za-z])(?:{'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
 )
+_LIKELY = re.compile(
+    rf"(?<![A-Za-z])(?:{'|'.join(word.partition(' ')[0] for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
+)
+"""Each use begins with one of these, wherever lines are broken."""
 _PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -125,6 +129,8 @@ def of_c(text: str) -> Iterator[tuple[int, str]]:
 def found_in(path: Path, names: set[str]) -> Iterator[str]:
     """Each use in a file, as a message with the words to use."""
     text = path.read_text()
+    if not _LIKELY.search(_PARTS.sub("_", text)):
+        return
     uses = of_c(text) if path.suffix in (".c", ".h") else of_python(text, names)
     for line, word in uses:
         yield f"{path.relative_to(ROOT)}:{line}: {word} (instead: {WORDS[word]})"

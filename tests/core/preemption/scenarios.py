@@ -187,7 +187,9 @@ def milli_gpus(size: str) -> int:
 def run(scenario: Scenario, policy: Policy, checkpoint_interval_ms: int = 5 * MINUTE_MS) -> Outcome:
     """Live through two hours of a scenario: all that runs has run for an hour, and those that wait come one after
     another."""
-    world = World(*(_node(f"n{i}", spec) for i, spec in enumerate(scenario.nodes)), policy=policy)
+    world = World(
+        *(_node(f"n{i}", spec) for i, spec in enumerate(scenario.nodes)), policy=policy, period_ms=10 * MINUTE_MS
+    )
     world.now_ms = 100 * HOUR_MS
     world.state.advance(world.now_ms)
     for order, (name, least, terms) in enumerate(scenario.queues):
