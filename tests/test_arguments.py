@@ -8,6 +8,8 @@ click gives a command each of its options as an argument of its own; so commands
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from tests.paths import ROOT
 
 SOURCE = ROOT / "src" / "dovetail"
@@ -50,6 +52,7 @@ def _makes_a_command(decorator: ast.expr) -> bool:
     return isinstance(made, ast.Attribute) and made.attr in ("command", "group")
 
 
+@pytest.mark.slow
 def test_no_function_has_more_arguments_than_it_may() -> None:
     found = {
         f"{path.relative_to(SOURCE).as_posix()}:{name}": count

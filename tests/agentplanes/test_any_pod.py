@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ STATUS = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from([*POD_FIELDS]), NESTED, max_size=4),
     st.dictionaries(st.sampled_from([*CONTAINER_FIELDS]), VALUES, max_size=4),

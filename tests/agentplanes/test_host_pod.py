@@ -256,6 +256,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*POD_FIELDS, "unknown"]), VALUES, max_size=5),
        st.dictionaries(st.sampled_from([*CONTAINER_FIELDS, "unknown"]), VALUES, max_size=5))  # fmt: skip
 def test_whatever_is_written_nothing_forbidden_is_on_the_host(spec: Object, container: Object) -> None:

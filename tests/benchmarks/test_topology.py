@@ -214,6 +214,7 @@ def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "floor 0.99: kept" in out
 
 
+@pytest.mark.slow
 def test_below_the_floor_the_exit_status_is_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

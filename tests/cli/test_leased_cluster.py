@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
@@ -69,6 +70,7 @@ def run(kubeconfig: str, command: str, *more: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 async def test_no_command_shows_a_placeholder(tmp_path: Path) -> None:
     async with LeasedCluster.opened("ada", "bob") as cluster:
         kubeconfig = str(cluster.playground.kubeconfig(tmp_path / "kubeconfig"))

@@ -127,6 +127,7 @@ def test_a_name_is_made_of_that_of_the_image(cluster: CommandCluster) -> None:
     assert kind == "job" and name.startswith("my-train-v2-") and len(name) == len("my-train-v2-") + 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -50,6 +50,7 @@ async def kept(agent: Plane, after_ms: int) -> None:
     assert agent.heard_ms >= after_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "resource"),
     [("POST", "leaserequests"), ("PATCH", "leaserequests"), ("PATCH", "gpuleases"), ("DELETE", "leaserequests")],

@@ -45,6 +45,7 @@ class _Stream:
         self.copy.take(called(call))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_copy_that_repeats_the_calls_stays_equal_and_so_does_the_recording(tmp_path: Path, seed: int) -> None:
     stream = _Stream(seed, 0.1)

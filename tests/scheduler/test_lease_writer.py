@@ -235,6 +235,7 @@ def _expired() -> float:
     return REGISTRY.get_sample_value("dovetail_lease_ends_total", {"cause": "Expired"}) or 0.0
 
 
+@pytest.mark.slow
 async def test_leases_that_are_over_before_they_are_made_block_no_later_ones(
     cluster: LeasedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

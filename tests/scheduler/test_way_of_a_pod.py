@@ -155,6 +155,7 @@ def way() -> dict[str, int]:
     return {name: calls for name, calls in found["pod"].items() if name not in found["idle"]}
 
 
+@pytest.mark.slow
 def test_a_pod_passes_through_few_functions(way: dict[str, int]) -> None:
     passed = [name for name in way if not name.startswith("core.")]
     assert {name for name in ON_THE_WAY if name not in way} == set()

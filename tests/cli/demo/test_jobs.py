@@ -22,6 +22,7 @@ def settled() -> Answers:
     return {answer["pod"].partition("/")[2]: answer for answer in json.loads(result.stdout)["settled"]}
 
 
+@pytest.mark.slow
 def test_parts_of_gpus_and_claimed_devices_are_placed(settled: Answers) -> None:
     placed = {name: (answer["node"], answer["parts"]) for name, answer in settled.items() if answer["parts"]}
     assert placed == {

@@ -66,6 +66,7 @@ def test_planes_that_always_wait_use_what_their_weights_give_them(seed: int) -> 
         assert used[name] / sum(used.values()) == pytest.approx(weight / 6, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_plane_that_asks_for_no_more_than_its_share_has_it_within_the_longest_lease(seed: int) -> None:
     market, chance = Market(*nodes(2)), random.Random(seed)

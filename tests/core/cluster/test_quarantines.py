@@ -88,6 +88,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS, st.sampled_from([0, 100, 250, 1000]), st.sampled_from([0, 0, 2]))
 def test_the_budget_holds_and_no_node_loses_its_place(steps: list[Any], milli: int, most: int) -> None:
     """As an oracle that knows all nodes does it."""

@@ -130,6 +130,7 @@ def test_all_is_divided_while_somebody_asks_for_it(world: tuple[int, list[Claima
     assert sum(due) == sum(guaranteed) + min(max(0, total - sum(guaranteed)), asked)
 
 
+@pytest.mark.slow
 @MODEST
 @given(worlds(), ks, st.data())
 def test_the_order_of_the_events_does_not_matter(

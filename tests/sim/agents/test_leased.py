@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The core's own broker as a policy."""
 
+import pytest
+
 from dovetail.sim.agents.bursts import bursty
 from dovetail.sim.agents.leased import Leased
 from dovetail.sim.agents.tasks import AgentTask, AgentWorkload, BurstyAgent
@@ -41,6 +43,7 @@ def test_a_task_that_began_with_few_gets_more_when_they_are_free() -> None:
     assert runs[2].ended_ms is not None and runs[2].ended_ms < 100 * MINUTE_MS
 
 
+@pytest.mark.slow
 def test_the_same_workload_gives_the_same_result() -> None:
     workload = bursty(1, 95, agents=4, nodes=4, hours=1)
     first, second = (AgentWorld(workload, Leased(workload)).run() for _ in range(2))
