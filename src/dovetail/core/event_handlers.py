@@ -192,22 +192,14 @@ def _put_queue(state: State, event: ev.QueueChanged) -> None:
     state.shares.put_queue(event.queue)
     if old is None or replace(old, usage=None) != replace(event.queue, usage=None):
         state.requests.queue_changed(event.queue.name, state.shares.tree)
-        _queues_changed(state)
+        state.queues_changed()
 
 
 def _remove_queue(state: State, event: ev.QueueRemoved) -> None:
     if event.name in state.shares.tree.written:
         state.shares.remove_queue(event.name)
         state.requests.queue_changed(event.name, state.shares.tree)
-        _queues_changed(state)
-
-
-def _queues_changed(state: State) -> None:
-    """All workloads may wait elsewhere in the order now, and may fit."""
-    state.queue_order.renew()
-    for workload in state.queue.workloads():
-        state.touch(workload)
-    state.cluster.changes.announce(ClusterChange.QUEUE)
+        state.queues_changed()
 
 
 def _put_node(state: State, event: ev.NodeChanged) -> None:
@@ -248,7 +240,7 @@ def _put_namespace(state: State, event: ev.NamespaceChanged) -> None:
     # Which queue its pods are in, and which ones they may use, may have changed.
     state.shares.count_again()
     if now.get(QUEUE_LABEL) != before.get(QUEUE_LABEL):
-        _queues_changed(state)
+        state.queues_changed()
     cluster.changes.announce(ClusterChange.NAMESPACE)
 
 

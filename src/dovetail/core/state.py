@@ -88,6 +88,13 @@ class State:
         """Whether a further step without events would try something."""
         return bool(self.queue) or bool(self.cluster.changes) or bool(self.requests) or bool(self.leases)
 
+    def queues_changed(self) -> None:
+        """All workloads may wait elsewhere in the order now, and may fit."""
+        self.queue_order.renew()
+        for workload in self.queue.workloads():
+            self.touch(workload)
+        self.cluster.changes.announce(ClusterChange.QUEUE)
+
     def next_wake_ms(self) -> int | None:
         """When a step is due even if nothing happens: a back-off or a deadline ends."""
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
@@ -99,6 +106,7 @@ class State:
             self.requests.next_ms(),
             self.leases.next_ms(),
             self.drains.next_ms(),
+            self.shares.budgets.next_ms,
         )
         times += [at_ms for at_ms in due_ms if at_ms is not None]
         if self._divided():
@@ -129,6 +137,9 @@ class State:
             self.score_cache.forget(number)
             cluster.kubelets.forget(number)
         self.shares.advance(self.now_ms)
+        if self.shares.budgets.settle():
+            self.shares.fair_share.changed()
+            self.queues_changed()
         if self.now_ms - self._renewed_ms >= _RENEWED_MS:
             self._renewed_ms = self.now_ms
             self.queue_order.renew()

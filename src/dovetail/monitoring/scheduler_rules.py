@@ -14,6 +14,9 @@ _PENDING = f"""(sched:pending_age_max{{when="NotYet"}} > @pending_min.seconds)
 unless on ({_WAITS}) (
   sched:pending_age_max{{when="NotYet"}} <= on (queue) group_left () (@pending_factor * sched:wait:median1d)
 )"""
+_BUDGET_PART = (
+    "max by (queue) (dovetail_queue_budget_used_gpu_hours) / max by (queue) (dovetail_queue_budget_gpu_hours)"
+)
 _IN_QUEUE = "in namespace {{ $labels.namespace }}, queue {{ $labels.queue }}"
 
 _RECORDINGS = (
@@ -97,6 +100,18 @@ _ALERTS = (
           "The history of usage is in that status: it would be lost with the process.",
           "Rights on `queues/status`; is the installed CRD of this version?", "Apply `deploy/crds`.",
           "15 minutes without a refusal."),
+    Alert("QueueBudgetUsed", _BUDGET_PART + " >= 1", "warning", "operator",
+          "Queue {{ $labels.queue }} has used its budget", "{{ $value | humanizePercentage }} of its GPU-hours.",
+          "With `whenUsed: Hold` it starts no job until the period is over.",
+          "`dovetail cost --by user`, or the status of the queue.",
+          "Raise `spec.budget.gpuHours` of the queue, or wait.", "The next period begins, or the budget is raised.",
+          inhibits=("QueueBudgetNear",), equal=("queue",)),
+    Alert("QueueBudgetNear", _BUDGET_PART + " >= @budget_part", "info", "operator",
+          "Queue {{ $labels.queue }} will soon have used its budget",
+          "{{ $value | humanizePercentage }} of its GPU-hours.",
+          "At this rate it is used before the period ends, if that is not near.",
+          "`kubectl get queue QUEUE -o yaml`: `status.budget` has the period.",
+          "Talk to the team, or raise `spec.budget.gpuHours`.", "The next period begins, or the budget is raised."),
     Alert("RecordingEnded", "dovetail_recording_errors_total > 0", "info", "operator",
           "The scheduler does not record any more", "Scheduling goes on.",
           "Writing the recording failed, usually because the disk is full.",

@@ -93,6 +93,7 @@ THRESHOLDS = _rows(
     ("agent_age", "15m", DURATION, "time without a look at the machine after which an agent is stuck",
      "as the agent's liveness probe"),
     ("fault_for", "10m", DURATION, "how long an agent may have a fault", "faults of a rollout are over by then"),
+    ("budget_part", 0.8, "ratio", "part of a queue's budget after which a notice is due", "a fifth of it is left"),
     ("pending_min", "15m", DURATION, "waits shorter than this are normal", "a job of minutes ends meanwhile"),
     ("pending_factor", 2, "times", "multiple of the queue's median wait that is long", "twice the median"),
     ("gang_partial", "90s", DURATION, "how long a gang may be bound by half", "release is due after 60 s"),

@@ -66,6 +66,12 @@ QUEUE_DUE = Gauge("dovetail_queue_due", "What is due to a queue now", ["queue", 
 QUEUE_BORROWED = Gauge("dovetail_queue_borrowed", "What a queue holds beyond its guarantee", ["queue", "resource"])
 QUEUE_USAGE_SHARE = Gauge("dovetail_queue_usage_share", "Decayed usage as a part of the cluster's", ["queue"])
 QUEUE_PENDING = Gauge("dovetail_queue_pending_jobs", "Gangs and lone pods that wait", ["queue"])
+QUEUE_BUDGET = Gauge("dovetail_queue_budget_gpu_hours", "GPU-hours that a queue may use in its period", ["queue"])
+QUEUE_BUDGET_USED = Gauge(
+    "dovetail_queue_budget_used_gpu_hours",
+    "GPU-hours of its budget that a queue has used in the present period",
+    ["queue"],
+)
 QUEUE_STATUSES = Counter("dovetail_queue_statuses_total", "Writes of a Queue's status by how they ended", ["result"])
 LEASES = Gauge("dovetail_leases", "Live leases of software agents", ["state", "class"])
 LEASED_DEVICES = Gauge("dovetail_leased_devices", "Devices in live leases", ["class"])

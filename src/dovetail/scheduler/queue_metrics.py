@@ -19,7 +19,11 @@ _GAUGES = (
     metrics.QUEUE_BORROWED,
     metrics.QUEUE_USAGE_SHARE,
     metrics.QUEUE_PENDING,
+    metrics.QUEUE_BUDGET,
+    metrics.QUEUE_BUDGET_USED,
 )
+_GPU_HOUR = 1_000 * 3_600_000
+"""In milli-GPU times ms."""
 
 
 def measure(state: State) -> None:
@@ -35,6 +39,9 @@ def measure(state: State) -> None:
                 gauge.labels(snapshot.name, resource).set(amount * _unit(resource))
         metrics.QUEUE_USAGE_SHARE.labels(snapshot.name).set(snapshot.share_ppm / 1_000_000)
         metrics.QUEUE_PENDING.labels(snapshot.name).set(snapshot.pending_jobs)
+        if snapshot.spending is not None:
+            metrics.QUEUE_BUDGET.labels(snapshot.name).set(snapshot.spending.budget.amount / _GPU_HOUR)
+            metrics.QUEUE_BUDGET_USED.labels(snapshot.name).set(snapshot.spending.used / _GPU_HOUR)
     made_ms = [reservation.made_ms for reservation in state.reservations]
     metrics.RESERVATIONS.set(len(made_ms))
     metrics.RESERVED_WAIT_SECONDS.set((state.now_ms - min(made_ms, default=state.now_ms)) / 1_000)

@@ -404,6 +404,7 @@ class _Ahead:
 _UNTIL = {
     Reason.HELD: "it is held: `dovetail release` releases it",
     Reason.QUEUE_STOPPED: "its queue is stopped: `dovetail queue resume` lets its jobs start",
+    Reason.QUEUE_BUDGET: "its queue has used its budget: the next period begins, or an admin raises `spec.budget`",
 }
 """Until when jobs that no end of a pod lets start wait, by reason."""
 _OF_ROOM = {Reason.QUEUE_LIMIT, Reason.RESERVED, Reason.BEYOND_GUARANTEE, Reason.GANG_DOES_NOT_FIT}

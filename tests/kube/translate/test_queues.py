@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
-from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, Queue, Usage
+from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, GpuBudget, Queue, Usage
 from dovetail.kube.objects.queues import Queue as QueueObject
 from dovetail.kube.translate import queues
 from dovetail.kube.translate.translator import Translator
@@ -56,6 +56,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
       byUser: true
       leastServedFirst: true
       idleFirst: false
+      budget: {gpuHours: "2.5", period: Week, whenUsed: Hold}
       stop: HoldAndDrain
     """
     found = queues.queue(wire(QueueObject, f"metadata: {{name: research}}\nspec: {spec}"))
@@ -79,6 +80,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
         least_served_first=True,
         stop="HoldAndDrain",
         idle_first=False,
+        budget=GpuBudget(2500 * HOUR_MS, "Week", hold=True),
     )  # fmt: skip
 
 
@@ -97,6 +99,10 @@ def test_nothing_of_a_class_is_something_else_than_not_a_word_about_it() -> None
     ("spec", "field", "value", "nearest"),
     [
         ("{weight: 0}", "spec.weight", "0", "1"),
+        ("{budget: {gpuHours: -1}}", "spec.budget.gpuHours", "-1", "0"),
+        ("{budget: {gpuHours: many}}", "spec.budget.gpuHours", "many", "250"),
+        ("{budget: {gpuHours: 1, period: Moth}}", "spec.budget.period", "Moth", "Month"),
+        ("{budget: {gpuHours: 1, whenUsed: hold}}", "spec.budget.whenUsed", "hold", "Hold"),
         ("{weight: -5}", "spec.weight", "-5", "1"),
         ("{weight: 1000001}", "spec.weight", "1000001", "1000000"),
         ("{priority: 1000000001}", "spec.priority", "1000000001", "1000000000"),
@@ -142,6 +148,7 @@ def test_a_bad_value_names_the_field_and_the_nearest_valid_value(
         ("{guarantee: {gpu: {A100: 8}}}", "spec.guarantee.gpu", "must be a quantity"),
         ("{guarantee: {models: {a b: 8}}}", "spec.guarantee.models[a b]", "must be a value that the node label"),
         ("{guarantee: {models: {A: 5, B: 4}}, limit: {gpu: 8}}", "spec.guarantee.models", "are together above"),
+        ("{budget: {period: Day}}", "spec.budget.gpuHours", "must be there: how many GPU-hours"),
         ("{namespaces: {}}", "spec.namespaces", "must have names or selector"),
         (
             "{namespaces: {selector: {matchExpressions: [{key: a, operator: In}]}}}",

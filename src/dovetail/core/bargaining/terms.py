@@ -168,7 +168,8 @@ def _renew(state: State, live: LiveLease, until_ms: int) -> list[Decision]:
         return [_refused(state, live, "it ends later than that already")]
     plane = state.requests.planes.get(lease.plane)
     if plane is not None and (by := state.shares.tree.stopped_by(plane.queue)) is not None:
-        return [_refused(state, live, f"the queue {by.name!r} is stopped: it ends at its end")]
+        why = "is stopped" if by.stop else "has used its budget"
+        return [_refused(state, live, f"the queue {by.name!r} {why}: it ends at its end")]
     if 1000 * (lease.end_ms - now_ms) > _RENEWED_MILLI * term_ms:
         from_ms = lease.end_ms - _RENEWED_MILLI * term_ms // 1000
         return [_refused(state, live, f"it can be renewed in the last third of its term, in {from_ms - now_ms} ms")]

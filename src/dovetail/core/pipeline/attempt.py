@@ -21,7 +21,7 @@ from dovetail.core.workloads.index import startable
 
 _REMEMBERED = NO_ROOM | LIMITS
 """Reasons that all workloads of a signature have, however long they run."""
-_UNTIL_TOUCHED = {Reason.HELD, Reason.QUEUE_STOPPED}
+_UNTIL_TOUCHED = {Reason.HELD, Reason.QUEUE_STOPPED, Reason.QUEUE_BUDGET}
 """Reasons that last until the workload or its queue changes, whatever happens in the cluster."""
 
 

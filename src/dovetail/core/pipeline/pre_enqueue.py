@@ -11,8 +11,9 @@ import numpy as np
 from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope
+from dovetail.core.queues.budgets import civil
 from dovetail.core.queues.tree import display
-from dovetail.core.queues.types import GPU, MODEL_LABEL, MODEL_PREFIX
+from dovetail.core.queues.types import DAY_MS, GPU, MODEL_LABEL, MODEL_PREFIX
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE, MOST_DEPTH, MOST_GANGS
@@ -39,9 +40,12 @@ def stopped(state: State, queue: str, members: Iterable[Pod]) -> Refusal | None:
     the queue is drained: the job has started already, and would wait for the rest on its GPUs."""
     by = state.shares.tree.stopped_by(queue)
     placements = state.cluster.placements
-    if by is None or (by.stop == "Hold" and any(pod.uid in placements for pod in members)):
+    if by is None or (by.stop != "HoldAndDrain" and any(pod.uid in placements for pod in members)):
         return None
-    return Refusal(Reason.QUEUE_STOPPED, When.NOT_YET, repr(by.name))
+    if by.stop:
+        return Refusal(Reason.QUEUE_STOPPED, When.NOT_YET, repr(by.name))
+    year, month, day = civil(state.shares.tree.used_up[by.name] // DAY_MS)
+    return Refusal(Reason.QUEUE_BUDGET, When.NOT_YET, f"{by.name!r}, until {year}-{month:02}-{day:02}")
 
 
 def outside(kinds: Iterable[Pod]) -> Refusal | None:

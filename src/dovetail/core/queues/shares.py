@@ -21,6 +21,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.attained import Attained
+from dovetail.core.queues.budgets import QueueBudgets
 from dovetail.core.queues.fair_share import FairShare
 from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.pod_queues import PodQueues
@@ -49,6 +50,7 @@ class Shares:
         self.tree = Tree()
         self.pod_queues = PodQueues(cluster.peers, self.tree)
         self.accounts = Accounts(self.tree)
+        self.budgets = QueueBudgets(self.tree, self.accounts)
         self.attained = Attained()
         self.accounting = Accounting(cluster)
         self.rates = ChargeRates(policy.model_milli)

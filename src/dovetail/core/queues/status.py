@@ -11,6 +11,7 @@ from dovetail.core.model import Problem
 from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import USERS_KEPT, Accounts, most
 from dovetail.core.queues.attained import JOBS_KEPT, Attained
+from dovetail.core.queues.budgets import Spending, spending
 from dovetail.core.queues.fair_share import FairShare
 from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.rates import ChargeRates
@@ -27,7 +28,8 @@ class QueueSnapshot(Struct, frozen=True):
     guarantee. `share_ppm` is its decayed usage as a part of the cluster, `weight_ppm` its weight among its siblings.
     `credit` is what it was due by weight less what it used, in milli-GPU times ms. `days`, `users` and `jobs` are as in
     Usage, with the users and jobs of the most usage; the others restart from nothing. `warning` is a fault of a queue
-    that can be used all the same. `head` is the first workload that waits in it or below it, "" for none."""
+    that can be used all the same. `head` is the first workload that waits in it or below it, "" for none.
+    `spending` is what it used of its budget, None without one."""
 
     name: str
     parent: str
@@ -51,6 +53,7 @@ class QueueSnapshot(Struct, frozen=True):
     problem: Problem | None
     warning: str
     head: str
+    spending: Spending | None = None
 
 
 class QueueSnapshots:
@@ -103,6 +106,7 @@ class QueueSnapshots:
                 filter(None, (_stopped(tree, name), tree.scaled_down(name), tree.capacity_problem(name, capacity)))
             ),
             head=head,
+            spending=spending(queue.budget, ledger, now_ms) if queue.budget is not None else None,
         )
 
 
@@ -111,7 +115,8 @@ def _stopped(tree: Tree, name: str) -> str:
     if by is None:
         return ""
     above = "" if by.name == name else f", as is the queue {by.name} above it"
-    return f"{stopped_as(by.stop)}{above}: no job starts"
+    how = stopped_as(by.stop) if by.stop else "stopped (its budget of the period is used)"
+    return f"{how}{above}: no job starts"
 
 
 def stopped_as(stop: Stop) -> str:

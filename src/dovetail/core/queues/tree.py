@@ -4,7 +4,7 @@
 Rules: the queue `default` always exists. Without an object it has weight 1, no guarantee and no limit, and is open to
 all namespaces. Guarantees that exceed what the parent can provide are scaled down (`guarantees`), and the status
 reports it. The queues below one that cannot be used cannot be used either; its siblings lose nothing. The queues below
-one that is stopped are stopped.
+one that is stopped, or has used its budget, are stopped.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class _Shape(Struct, frozen=True):
     order: list[str]
     problems: dict[str, Problem]
     stops: dict[str, Queue]
+    budgeted: tuple[Queue, ...]
 
 
 class Tree:
@@ -40,6 +41,8 @@ class Tree:
 
     def __init__(self) -> None:
         self.written: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
+        self.used_up: dict[str, int] = {}
+        """The queues that have used their budget, each with the end of the period in epoch ms (see `budgets`)."""
         self._shape: _Shape | None = None
         self._effective: Guarantees | None = None
         self._queues: dict[str, Queue] | None = None
@@ -110,9 +113,21 @@ class Tree:
         """The reason why the queue cannot be used, by its own fields or because of those above it; None if it can."""
         return self._known().problems.get(name)
 
+    def set_used_up(self, used_up: dict[str, int]) -> bool:
+        """Set the queues that have used their budget. Returns whether that changes which are stopped."""
+        before, self.used_up = self.used_up, used_up
+        if before.keys() == used_up.keys():
+            return False
+        self._shape = None
+        return True
+
+    def budgeted(self) -> tuple[Queue, ...]:
+        """The queues that have a budget."""
+        return self._known().budgeted
+
     def stopped_by(self, name: str) -> Queue | None:
-        """The queue that stops this one: itself or one above it; of several one that is drained, then the nearest. None
-        where its jobs start."""
+        """The queue that stops this one, by its spec or as it has used its budget: itself or one above it; of several
+        one that is drained, then the nearest. None where its jobs start."""
         return self._known().stops.get(name)
 
     def stopped(self) -> Mapping[str, Queue]:
@@ -176,7 +191,8 @@ class Tree:
             problems = {name: problem for name in order if (problem := self._own_problem(name)) is not None}
             self._pass_on(order, problems)
             weights = {name: sum([max(0, self.written[one].weight) for one in names]) for name, names in below.items()}
-            self._shape = _Shape(children, weights, order, problems, self._stops())
+            budgeted = tuple([queue for queue in self.written.values() if queue.budget is not None])
+            self._shape = _Shape(children, weights, order, problems, self._stops(), budgeted)
         return self._shape
 
     def _depth_first(self, children: dict[str, tuple[str, ...]]) -> list[str]:
@@ -196,9 +212,10 @@ class Tree:
 
     def _stops(self) -> dict[str, Queue]:
         found: dict[str, Queue] = {}
-        if any(queue.stop for queue in self.written.values()):
+        stopping = {name for name, queue in self.written.items() if queue.stop or name in self.used_up}
+        if stopping:
             for name in self.written:
-                stops = [self.written[above] for above in self.path(name) if self.written[above].stop]
+                stops = [self.written[above] for above in self.path(name) if above in stopping]
                 if stops:
                     found[name] = next((one for one in stops if one.stop == "HoldAndDrain"), stops[0])
         return found

@@ -41,6 +41,18 @@ Stop = Literal["", "Hold", "HoldAndDrain"]
 """How a queue is stopped: not at all; no job starts in it; and its running jobs are evicted, too."""
 
 
+Budgeted = Literal["Day", "Week", "Month"]
+
+
+class GpuBudget(Struct, frozen=True):
+    """GPU time for a period of the calendar: `amount` in milli-GPU times ms. With `hold` the queue is stopped once it
+    is used; without, that is only reported."""
+
+    amount: int
+    period: Budgeted = "Month"
+    hold: bool = False
+
+
 class Usage(Struct, frozen=True):
     """The recorded usage of a queue at `as_of_ms`. `used` is the decayed usage in milli-GPU times ms (see `usage`),
     `rate_milli` the rate from then on, `days` the usage without decay in milli-GPU times ms by day (days since 1970,
@@ -78,7 +90,7 @@ class Queue(Struct, frozen=True):
     differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only. With
     `planes` its leaves are control planes of software agents, and it holds no jobs itself. `stop` holds for it and for
     the queues below it. With `idle_first` the time in which its pods use none of their GPUs counts as no work that they
-    would lose."""
+    would lose. `budget` is what it, with the queues below it, may use in a period (None: there is no such bound)."""
 
     name: str
     parent: str = ""
@@ -101,6 +113,7 @@ class Queue(Struct, frozen=True):
     planes: bool = False
     stop: Stop = ""
     idle_first: bool = True
+    budget: GpuBudget | None = None
 
     @property
     def least_run_ms(self) -> int:

@@ -33,6 +33,14 @@ class NamespaceChoice(Wire, frozen=True):
     selector: LabelSelector | None = None
 
 
+class QueueBudget(Wire, frozen=True):
+    """GPU-hours of a period: Day, Week or Month. `when_used` is Report or Hold."""
+
+    gpu_hours: Quantity | None = None
+    period: str = "Month"
+    when_used: str = "Report"
+
+
 class QueueSpec(Wire, frozen=True):
     parent: str = ""
     guarantee: Resources = field(default_factory=dict)
@@ -46,6 +54,7 @@ class QueueSpec(Wire, frozen=True):
     by_user: bool = False
     least_served_first: bool = False
     idle_first: bool = True
+    budget: QueueBudget | None = None
     planes: bool = False
     stop: str = "None"
 
@@ -103,6 +112,14 @@ class QueueUsage(Wire, frozen=True):
     jobs: tuple[NamedUsage, ...] = ()
 
 
+class QueueSpending(Wire, frozen=True):
+    """What was used of the budget in the period, in GPU-hours."""
+
+    used: str = ""
+    period_start: datetime | None = None
+    period_end: datetime | None = None
+
+
 class QueueCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
@@ -122,4 +139,5 @@ class QueueStatus(Wire, frozen=True):
     pending_jobs: int = 0
     head: QueueHead | None = None
     usage: QueueUsage | None = None
+    budget: QueueSpending | None = None
     conditions: tuple[QueueCondition, ...] = ()

@@ -35,6 +35,8 @@ from dovetail.core.queues.types import (
     MEMORY,
     MODEL_PREFIX,
     Amounts,
+    Budgeted,
+    GpuBudget,
     Queue,
     Stop,
     Usage,
@@ -84,6 +86,9 @@ _CLASSES = {
     "gpuSlices": _Class(GPU_SLICES, Fraction(1), ("7", "14"), whole=True),
     "gpuMemory": _Class(GPU_MEMORY, Fraction(1, _MIB), ("80Gi", "640Gi", "1Ti")),
 }
+_GPU_HOURS = _Class("gpu-hours", Fraction(_GPU_HOUR), ("1000", "250", "0.5"))
+_PERIODS: dict[str, Budgeted] = {"Day": "Day", "Week": "Week", "Month": "Month"}
+_WHEN_USED = {"Report": False, "Hold": True}
 _MODELS = "models"
 _SHOWN = {found.name: field for field, found in _CLASSES.items()}
 
@@ -114,6 +119,7 @@ def queue(obj: wire.Queue) -> Queue:
         least_served_first=spec.least_served_first,
         planes=spec.planes,
         idle_first=spec.idle_first,
+        budget=_budget(spec.budget, problems),
         stop=one_of(STOPS, spec.stop, "spec.stop", problems) or "",
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
@@ -217,6 +223,18 @@ def _duration(text: str | None, path: str, problems: list[Problem], *, zero: boo
     rule = "must be a duration in d, h, m and s, in that order" if zero else DURATION_RULE
     problems.append(Problem(path, text, f"{rule}; nearest valid value: {nearest(text, ('7d', '12h', '1h30m', '30m'))}"))
     return 0
+
+
+def _budget(budget: wire.QueueBudget | None, problems: list[Problem]) -> GpuBudget | None:
+    if budget is None:
+        return None
+    if budget.gpu_hours is None:
+        problems.append(Problem("spec.budget.gpuHours", "", "must be there: how many GPU-hours the period has"))
+        return None
+    amount = _amount(_GPU_HOURS, budget.gpu_hours, "spec.budget.gpuHours", problems)
+    period = one_of(_PERIODS, budget.period, "spec.budget.period", problems)
+    hold = one_of(_WHEN_USED, budget.when_used, "spec.budget.whenUsed", problems)
+    return GpuBudget(amount, period, hold) if amount is not None and period is not None and hold is not None else None
 
 
 def _namespaces(
@@ -324,6 +342,12 @@ def queue_status(
         "usage": usage_document(snapshot),
         "conditions": [_ready(snapshot, now_ms, before)],
     }
+    if (spending := snapshot.spending) is not None:
+        document["budget"] = {
+            "used": gpu_hours(spending.used),
+            "periodStart": timestamp(spending.start_ms),
+            "periodEnd": timestamp(spending.until_ms),
+        }
     if head is not None:
         name, reason, expected = head
         document["head"] = {"name": name, "reason": reason}
