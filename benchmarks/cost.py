@@ -31,8 +31,8 @@ from dovetail.cost.costs import CostAnswer, costs
 from dovetail.cost.grouping import Grouping
 from dovetail.cost.list_prices import rules
 from dovetail.cost.price_rules import PriceBook
-from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour
-from dovetail.history.sqlite.reader import UseSum
+from dovetail.history.day_sums import DaySums
+from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour, UseSum
 
 MONTH = Period(1_790_812_800_000, 1_790_812_800_000 + 30 * DAY_MS)
 GPUS = 8
@@ -71,6 +71,9 @@ class Memory(Struct):
 
     def use_by_pod(self, period: Period) -> Iterator[UseSum]:
         return iter(self.use_list)
+
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        return iter(())
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         return iter(())
@@ -119,7 +122,7 @@ def history(nodes: int, hours: float, seed: int = 1) -> Memory:
 def answer(memory: Memory, by: str) -> CostAnswer:
     book = PriceBook([], list(rules(built_in())))
     named = list(days(MONTH, zone_of("UTC"))) if by == "day" else []
-    times = gpu_times(memory, MONTH, book, [part for _, part in named], by == "gpu")
+    times = gpu_times(memory, MONTH, book, [part for _, part in named], by)
     return costs(times, Grouping(by, 1, PARENTS, tuple(day for day, _ in named)), "separate", book.currency)
 
 

@@ -24,8 +24,9 @@ from dovetail.history.records import (
     Period,
     PodRecord,
     UseHour,
+    UseSum,
 )
-from dovetail.history.sqlite.reader import SqliteReader, UseSum
+from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.retention import Retention
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.history.store import HistoryStore, StoreError
