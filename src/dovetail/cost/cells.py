@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from dovetail.cost.bill import BillLine, bill
 from dovetail.cost.price_rules import PriceBook, Priced, PriceRule
-from dovetail.history.day_sums import DaySums, HeldSum, Owner
-from dovetail.history.gpu_use import NEVER_MS, UsedTime, UseOfPods, day_parts
+from dovetail.history.day_sums import DaySums, HeldSum, PodOwner
+from dovetail.history.gpu_use import NEVER_MS, UseOfPods, day_parts
 from dovetail.history.ledger import GpuTime, State, Unknown, divide
 from dovetail.history.records import Gap, GpuHold, GpuSpan, Period, PodRecord
 from dovetail.history.store import HistoryReader
@@ -31,7 +31,7 @@ from dovetail.history.store import HistoryReader
 SUMMED_BY = ("team", "queue", "namespace", "user", "model")
 """The groupings that sums of days have all of."""
 _R = TypeVar("_R", GpuSpan, GpuHold)
-_Key: TypeAlias = "tuple[State, str, Owner | None]"
+_Key: TypeAlias = "tuple[State, str, PodOwner | None]"
 
 
 class Where(Struct, frozen=True, gc=False):
@@ -57,7 +57,7 @@ class Cell(Struct, gc=False):
     where: Where
     state: State
     pod_uid: str = ""
-    owner: Owner | None = None
+    owner: PodOwner | None = None
     time: int = 0
     money: int = 0
     start_up_time: int = 0
@@ -79,7 +79,7 @@ class Cell(Struct, gc=False):
 class HeldPods(Struct, frozen=True):
     """The pods that are in cells of an owner, by model; None: those of which there is no record."""
 
-    owner: Owner | None
+    owner: PodOwner | None
     pods: HeldSum
 
 
@@ -175,8 +175,7 @@ class _Cells:
             times = list(divide(there, held, part, self._changes))
             use = UseOfPods(self._measured(reader, part), self.pods, self._by_gpu)
             use.hold(times)
-            self.unknown_ms += sum(one.end_ms - one.start_ms for one in times if isinstance(one, Unknown))
-            self._add(use.divided(one for one in times if isinstance(one, GpuTime)))
+            self._add(times, use)
 
     def _measured(self, reader: HistoryReader, part: Period) -> dict[tuple[str, str], tuple[int, int]]:
         """Raises StoreError."""
@@ -188,36 +187,39 @@ class _Cells:
             found[hour.gpu, hour.pod_uid] = measured_ms + hour.measured_ms, use + hour.use
         return found
 
-    def _add(self, times: Iterable[UsedTime]) -> None:
+    def _add(self, times: Iterable[GpuTime | Unknown], use: UseOfPods) -> None:
         """Of one part; they come by GPU. Raises CurrencyError."""
         changes = self._changes
         span: GpuSpan | None = None
         next_ms = 0
         for one in times:
-            time = one.time
-            if time.span is not span or time.start_ms >= next_ms:
-                span = time.span
-                at = bisect_right(changes, time.start_ms)
+            if isinstance(one, Unknown):
+                self.unknown_ms += one.end_ms - one.start_ms
+                continue
+            start_ms = one.start_ms
+            if one.span is not span or start_ms >= next_ms:
+                span = one.span
+                at = bisect_right(changes, start_ms)
                 next_ms = changes[at] if at < len(changes) else NEVER_MS
-                where, micro = self._where(span, time.start_ms)
+                where, micro = self._where(span, start_ms)
                 cells = self._at.setdefault(where, {})
-            hold, amount = time.hold, time.amount
-            key = time.state, hold.pod_uid if hold is not None else "", None
+            hold, amount = one.hold, one.milli * (one.end_ms - start_ms)
+            key = one.state, hold.pod_uid if hold is not None else "", None
             cell = cells.get(key) or self._new(where, key)
             cell.time += amount
             cell.money += amount * micro
             if hold is None:
                 continue
+            start_up, used, idle = use.parts(one, hold)
+            if start_up:
+                cell.start_up_time += start_up
+                cell.start_up += start_up * micro
+            cell.used_time += used
+            cell.used += used * micro
+            cell.idle_time += idle
+            cell.idle += idle * micro
             if not hold.named:
                 self.assumed_time += amount
-            if one.start_up_time:
-                cell.start_up_time += one.start_up_time
-                cell.start_up += one.start_up_time * micro
-            if one.used_time or one.idle_time:
-                cell.used_time += one.used_time
-                cell.used += one.used_time * micro
-                cell.idle_time += one.idle_time
-                cell.idle += one.idle_time * micro
 
     def _new(self, where: Where, key: _Key) -> Cell:
         cell = self._at[where][key] = Cell(where, *key)

@@ -17,7 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.cost.cells import Cell, GpuTimes, HeldPods, Where
-from dovetail.history.day_sums import Owner, job_number, pod_number
+from dovetail.history.day_sums import PodOwner, job_number, pod_number
 from dovetail.history.records import PodRecord
 
 OWNED_BY = ("team", "queue", "namespace", "user")
@@ -53,7 +53,7 @@ class Grouping(Struct, frozen=True):
                 return where.gpu
         return self.days[where.segment]
 
-    def of_owners(self) -> Callable[[PodRecord | Owner], str]:
+    def of_owners(self) -> Callable[[PodRecord | PodOwner], str]:
         """What finds the group of a pod by its owner, by one of OWNED_BY."""
         if self.by != "team":
             return lambda one: getattr(one, self.by) or NONE
@@ -172,7 +172,7 @@ def grouped(times: GpuTimes, grouping: Grouping) -> list[Sums]:
     return sorted(groups.values(), key=lambda row: (row.kind != "group", row.kind, row.name))
 
 
-def name_of_held(held: HeldPods, grouping: Grouping, of_owner: Callable[[Owner], str]) -> str:
+def name_of_held(held: HeldPods, grouping: Grouping, of_owner: Callable[[PodOwner], str]) -> str:
     """The group of pods that are in sums of days."""
     if not grouping.of_holders:
         return held.pods.model or NONE

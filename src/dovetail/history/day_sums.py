@@ -3,7 +3,7 @@
 
 Rules
 - Sums are by all that the price of a GPU may depend on, but for the name of its node (`Place`), by state, and by all
-  of a pod that the common groups are made of (`Owner`). Money is not kept: it is time x price.
+  of a pod that the common groups are made of (`PodOwner`). Money is not kept: it is time x price.
 - They are of a whole day, and exactly what the records of the day have together (`gpu_use`). So they can be dropped and
   made again at any time, and have to be when a record of that day changes.
 - Pods and jobs are listed by numbers (`number_of`), so that those of several days can be counted once.
@@ -16,8 +16,8 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from dovetail.history.gpu_use import UsedTime
-from dovetail.history.ledger import State
+from dovetail.history.gpu_use import UseOfPods
+from dovetail.history.ledger import GpuTime, State
 from dovetail.history.records import DAY_MS, GpuSpan, Period, PodRecord
 
 
@@ -38,7 +38,7 @@ class Place(Struct, frozen=True, array_like=True):
         return GpuSpan("", "", self.index, self.gpus, self.model, "healthy", 0, 0, *kind)
 
 
-class Owner(Struct, frozen=True, array_like=True):
+class PodOwner(Struct, frozen=True, array_like=True):
     """Of a pod, as in `PodRecord`."""
 
     namespace: str
@@ -47,7 +47,7 @@ class Owner(Struct, frozen=True, array_like=True):
 
 
 class TimeSum(Struct, array_like=True, gc=False):
-    """GPU time of one place, state and owner, in thousandths times milliseconds (see `UsedTime`). `place` and `owner`
+    """GPU time of one place, state and owner, in thousandths times milliseconds (see `gpu_use`). `place` and `owner`
     are indices into the lists of the day; `owner` -1 is nobody, or a pod of which there is no record."""
 
     place: int
@@ -77,7 +77,7 @@ class DaySums(Struct, array_like=True):
 
     start_ms: int
     places: list[Place]
-    owners: list[Owner]
+    owners: list[PodOwner]
     times: list[TimeSum]
     held: list[HeldSum]
     unknown_ms: int = 0
@@ -87,7 +87,7 @@ class DaySums(Struct, array_like=True):
     def period(self) -> Period:
         return Period(self.start_ms, self.start_ms + DAY_MS)
 
-    def owner(self, index: int) -> Owner | None:
+    def owner(self, index: int) -> PodOwner | None:
         return self.owners[index] if index >= 0 else None
 
 
@@ -117,34 +117,34 @@ class DaySummer:
         self.unknown_ms = self.assumed_time = 0
         self._start_ms, self._pods = start_ms, pods
         self._places: dict[Place, int] = {}
-        self._owners: dict[Owner, int] = {}
+        self._owners: dict[PodOwner, int] = {}
         self._times: dict[tuple[int, State, int], TimeSum] = {}
         self._held: dict[tuple[str, int], dict[str, None]] = {}
         self._owner_of: dict[str, int] = {}
 
-    def add(self, times: Iterable[UsedTime]) -> None:
+    def add(self, times: Iterable[GpuTime], use: UseOfPods) -> None:
         span: GpuSpan | None = None
         place = 0
         for one in times:
-            time = one.time
-            if time.span is not span:
-                span = time.span
+            if one.span is not span:
+                span = one.span
                 place = self._place(span)
-            hold, amount, owner = time.hold, time.amount, -1
-            if hold is not None:
-                uid = hold.pod_uid
-                owner = self._owner(uid)
-                self._held.setdefault((time.span.model, owner), {})[uid] = None
-                if not hold.named:
-                    self.assumed_time += amount
-            key = place, time.state, owner
+            hold, amount = one.hold, one.amount
+            owner = self._owner(hold.pod_uid) if hold is not None else -1
+            key = place, one.state, owner
             found = self._times.get(key)
             if found is None:
                 found = self._times[key] = TimeSum(*key)
             found.time += amount
-            found.start_up_time += one.start_up_time
-            found.used_time += one.used_time
-            found.idle_time += one.idle_time
+            if hold is None:
+                continue
+            start_up, used, idle = use.parts(one, hold)
+            found.start_up_time += start_up
+            found.used_time += used
+            found.idle_time += idle
+            self._held.setdefault((span.model, owner), {})[hold.pod_uid] = None
+            if not hold.named:
+                self.assumed_time += amount
 
     def _place(self, span: GpuSpan) -> int:
         kind = span.instance_type, span.region, span.zone, span.spot
@@ -155,7 +155,7 @@ class DaySummer:
         if found is None:
             pod, found = self._pods.get(uid), -1
             if pod is not None:
-                owner = Owner(pod.namespace, pod.queue, pod.user)
+                owner = PodOwner(pod.namespace, pod.queue, pod.user)
                 found = self._owners.setdefault(owner, len(self._owners))
             self._owner_of[uid] = found
         return found

@@ -16,28 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from msgspec import Struct
-
 from dovetail.history.ledger import GpuTime, Unknown
-from dovetail.history.records import DAY_MS, Period, PodRecord
+from dovetail.history.records import DAY_MS, GpuHold, Period, PodRecord
 
 USE_OF_WHOLE = 1000
 """The use of a GPU that is used wholly, per millisecond."""
 NEVER_MS = 1 << 62
 
 
-class UsedTime(Struct, frozen=True, gc=False):
-    """The amounts are parts of that of `time`; used and idle are not both above it together."""
-
-    time: GpuTime
-    start_up_time: int = 0
-    used_time: int = 0
-    idle_time: int = 0
-
-
 class UseOfPods:
     """What pods used in a part of a day. `measured` has the time with samples and the use, by pod, or by GPU and pod
-    with `by_gpu`. First all times are `held`, then each is `divided`."""
+    with `by_gpu`. First all times are taken in by `hold`; then the `parts` of each are known."""
 
     def __init__(
         self,
@@ -55,27 +44,22 @@ class UseOfPods:
                 key = hold.gpu if by_gpu else "", hold.pod_uid
                 held_ms[key] = held_ms.get(key, 0) + one.end_ms - one.start_ms
 
-    def divided(self, times: Iterable[GpuTime]) -> Iterator[UsedTime]:
-        measured, held, by_gpu, pods = self._measured, self._held_ms, self._by_gpu, self._pods
-        for one in times:
-            hold = one.hold
-            if hold is None:
-                yield UsedTime(one)
-                continue
-            uid = hold.pod_uid
-            start_up = used = idle = 0
-            if (pod := pods.get(uid)) is not None:
-                first_ms, until_ms = start_up_of(pod)
-                if one.start_ms < until_ms and one.end_ms > first_ms:
-                    start_up = one.milli * (min(one.end_ms, until_ms) - max(one.start_ms, first_ms))
-            key = hold.gpu if by_gpu else "", uid
-            found = measured.get(key)
-            if found is not None:
-                held_ms, amount = held[key], one.amount
-                measured_ms = min(found[0], held_ms)
-                used = amount * min(found[1], measured_ms * USE_OF_WHOLE) // (held_ms * USE_OF_WHOLE)
-                idle = amount * measured_ms // held_ms - used
-            yield UsedTime(one, start_up, used, idle)
+    def parts(self, time: GpuTime, hold: GpuHold) -> tuple[int, int, int]:
+        """What of the amount of a time, which is allocated to this hold, was start-up, used and idle."""
+        uid, amount = hold.pod_uid, time.amount
+        start_up = 0
+        if (pod := self._pods.get(uid)) is not None:
+            first_ms, until_ms = start_up_of(pod)
+            if time.start_ms < until_ms and time.end_ms > first_ms:
+                start_up = time.milli * (min(time.end_ms, until_ms) - max(time.start_ms, first_ms))
+        key = hold.gpu if self._by_gpu else "", uid
+        found = self._measured.get(key)
+        if found is None:
+            return start_up, 0, 0
+        held_ms = self._held_ms[key]
+        measured_ms = min(found[0], held_ms)
+        used = amount * min(found[1], measured_ms * USE_OF_WHOLE) // (held_ms * USE_OF_WHOLE)
+        return start_up, used, amount * measured_ms // held_ms - used
 
 
 def start_up_of(pod: PodRecord) -> tuple[int, int]:

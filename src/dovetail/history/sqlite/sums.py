@@ -129,6 +129,6 @@ class DaySumMaker:
             summer.unknown_ms += sum(one.end_ms - one.start_ms for one in found if isinstance(one, Unknown))
             yield None
         for first in range(0, len(times), _TIMES_AT_ONCE):
-            summer.add(use.divided(times[first : first + _TIMES_AT_ONCE]))
+            summer.add(times[first : first + _TIMES_AT_ONCE], use)
             yield None
         yield summer.made()
