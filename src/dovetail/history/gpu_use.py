@@ -36,6 +36,8 @@ class UseOfPods:
     ) -> None:
         self._measured, self._pods, self._by_gpu = measured, pods, by_gpu
         self._held_ms: dict[tuple[str, str], int] = {}
+        self._of: dict[tuple[str, str], tuple[int, int, int, int, int]] = {}
+        """Start and end of the start-up; of what was held the time, the use of it, and the time with samples."""
 
     def hold(self, times: Iterable[GpuTime | Unknown]) -> None:
         held_ms, by_gpu = self._held_ms, self._by_gpu
@@ -46,20 +48,26 @@ class UseOfPods:
 
     def parts(self, time: GpuTime, hold: GpuHold) -> tuple[int, int, int]:
         """What of the amount of a time, which is allocated to this hold, was start-up, used and idle."""
-        uid, amount = hold.pod_uid, time.amount
+        key = hold.gpu if self._by_gpu else "", hold.pod_uid
+        first_ms, until_ms, held_ms, use, measured_ms = self._of.get(key) or self._find(key)
+        milli, start_ms, end_ms = time.milli, time.start_ms, time.end_ms
         start_up = 0
-        if (pod := self._pods.get(uid)) is not None:
-            first_ms, until_ms = start_up_of(pod)
-            if time.start_ms < until_ms and time.end_ms > first_ms:
-                start_up = time.milli * (min(time.end_ms, until_ms) - max(time.start_ms, first_ms))
-        key = hold.gpu if self._by_gpu else "", uid
-        found = self._measured.get(key)
-        if found is None:
+        if start_ms < until_ms and end_ms > first_ms:
+            start_up = milli * (min(end_ms, until_ms) - max(start_ms, first_ms))
+        if not measured_ms:
             return start_up, 0, 0
-        held_ms = self._held_ms[key]
-        measured_ms = min(found[0], held_ms)
-        used = amount * min(found[1], measured_ms * USE_OF_WHOLE) // (held_ms * USE_OF_WHOLE)
+        amount = milli * (end_ms - start_ms)
+        used = amount * use // (held_ms * USE_OF_WHOLE)
         return start_up, used, amount * measured_ms // held_ms - used
+
+    def _find(self, key: tuple[str, str]) -> tuple[int, int, int, int, int]:
+        pod, held_ms = self._pods.get(key[1]), self._held_ms[key]
+        measured_ms, use = self._measured.get(key, (0, 0))
+        measured_ms = min(measured_ms, held_ms)
+        use = min(use, measured_ms * USE_OF_WHOLE)
+        start_up = start_up_of(pod) if pod is not None else (NEVER_MS, NEVER_MS)
+        found = self._of[key] = *start_up, held_ms, use, measured_ms
+        return found
 
 
 def start_up_of(pod: PodRecord) -> tuple[int, int]:
