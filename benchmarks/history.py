@@ -58,7 +58,7 @@ GPUS = 8
 TEAMS = 40
 MEAN_MS = 8 * HOUR_MS
 BUSY = 0.8
-PRICES = (PriceRule(55_040_000, "USD", "2026-07-20", "a bill", model="h100-80gb"),)
+PRICES = (PriceRule(55_040_000, "USD", "2026-07-20", "a bill", model="h100-sxm5"),)
 START_MS = 1_790_000_000_000 // HOUR_MS * HOUR_MS
 
 
@@ -176,26 +176,28 @@ def write(path: Path, options: argparse.Namespace) -> dict[str, float]:
 
 
 def add_up(path: Path, options: argparse.Namespace) -> dict[str, float]:
-    before_mib, steps = resident_mib(), list[float]()
-    began_s, cpu_s = time.monotonic(), time.process_time()
+    steps, cpu = list[float](), list[float]()
+    began_s = time.monotonic()
     with closing(SqliteStore(path)) as store:
-        opened_s = time.monotonic() - began_s
+        opened_s, before_mib = time.monotonic() - began_s, resident_mib()
         more = True
         while more:
-            step_s = time.monotonic()
+            step_s, cpu_s = time.monotonic(), time.process_time()
             more = store.retain(START_MS + options.days * DAY_MS)
             steps.append(time.monotonic() - step_s)
-        days = len(list(store.day_sums(store.known())))
-        ((size,),) = store.run("SELECT sum(length(sums)) FROM day_sums").fetchall()
+            cpu.append(time.process_time() - cpu_s)
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        ((days, size),) = store.run("SELECT count(*), total(length(sums)) FROM day_sums").fetchall()
     return {
         "open_to_write_s": opened_s,
-        "sums_cpu_s_per_day": (time.process_time() - cpu_s - opened_s) / max(1, days),
-        "sums_steps_per_day": len(steps) / max(1, days),
+        "sums_of_day_cpu_s": sum(cpu) / max(1, days),
+        "sums_of_day_steps": len(steps) / max(1, days),
+        "sums_step_s": statistics.median(steps),
         "sums_longest_step_s": max(steps),
-        "sums_median_step_s": statistics.median(steps),
-        "sums_grown_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mib,
-        "sums_mib": (size or 0) / 2**20,
-        "days": days,
+        "sums_longest_step_cpu_s": max(cpu),
+        "sums_grown_mib": peak_mib - before_mib,
+        "sums_file_mib": size / 2**20,
+        "sums_days": days,
     }
 
 
@@ -208,7 +210,6 @@ class Records(SqliteReader):
 
 def answer(path: Path, reader: type[SqliteReader], book: PriceBook | None) -> CostAnswer | Utilization:
     """By team of all that is known: costs, or without prices how the GPUs were used."""
-    gc.disable()  # as the command does
     with closing(reader(path)) as opened:
         times = gpu_times(opened, opened.known(), book, by="team")
     if book is None:
@@ -225,9 +226,13 @@ ANSWERS: dict[str, tuple[type[SqliteReader], tuple[PriceRule, ...]]] = {
 
 def timed(path: Path, name: str) -> dict[str, float]:
     reader, prices = ANSWERS[name]
-    began_s = time.monotonic()
+    began_s, cpu_s = time.monotonic(), time.process_time()
     found = answer(path, reader, PriceBook([prices]) if prices else None)
-    return {f"{name}_s": time.monotonic() - began_s, f"{name}_rows": len(found.rows)}
+    return {
+        f"{name}_s": time.monotonic() - began_s,
+        f"{name}_cpu_s": time.process_time() - cpu_s,
+        f"{name}_rows": len(found.rows),
+    }
 
 
 def resident_mib() -> float:
@@ -248,6 +253,7 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
+        gc.disable()  # as the commands do
         step = {"write": write, "sums": add_up}.get(options.step)
         found = step(options.file, options) if step is not None else timed(options.file, options.step)
         found[f"{options.step}_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -52,9 +52,10 @@ SPAN = GpuSpan("g", "n", 0, 1, "H100", "healthy", 0)
 HOLD = GpuHold("u", "g", 1000, "whole", 2 * HOUR_MS)
 POD = PodRecord("u", "ns", "x", "j", queue="vision", bound_ms=2 * HOUR_MS, started_ms=3 * HOUR_MS)
 USE = UseHour("g", "u", 5 * HOUR_MS, HOUR_MS, 1000 * HOUR_MS, 0, source="n/1")
+FIRST = HistoryBatch(END_MS, [SPAN], [HOLD], [POD], [USE])
 NEW_MS = END_MS - HOUR_MS
 CHANGES = {
-    "nothing": (HistoryBatch(END_MS, [SPAN], [HOLD], [POD], [USE]), {0, 1, 2}),
+    "nothing": (FIRST, {0, 1, 2}),
     "a hold that ends now": (HistoryBatch(END_MS, holds=[replace(HOLD, end_ms=NEW_MS)]), {0, 1, 2}),
     "a hold that ended yesterday": (HistoryBatch(END_MS, holds=[replace(HOLD, end_ms=30 * HOUR_MS)]), {0}),
     "a hold that is known better": (HistoryBatch(END_MS, holds=[replace(HOLD, named=False)]), set()),
@@ -62,6 +63,7 @@ CHANGES = {
     "another GPU since yesterday": (HistoryBatch(END_MS, [replace(SPAN, gpu="h", start_ms=DAY_MS)]), {0}),
     "the same use once more": (HistoryBatch(END_MS, use=[USE]), {0, 1, 2}),
     "more use of a day": (HistoryBatch(END_MS, use=[replace(USE, hour_ms=26 * HOUR_MS)]), {0, 2}),
+    "other use in the same time": (HistoryBatch(END_MS, use=[replace(USE, use=1)]), {1, 2}),
     "use by nobody": (HistoryBatch(END_MS, use=[replace(USE, pod_uid="")]), {0, 1, 2}),
     "a pod that ends now": (HistoryBatch(END_MS, pods=[replace(POD, ended_ms=NEW_MS)]), {0, 1, 2}),
     "a pod in another queue": (HistoryBatch(END_MS, pods=[replace(POD, queue="audio")]), set()),
@@ -74,10 +76,12 @@ CHANGES = {
 def test_a_batch_drops_the_sums_of_the_days_that_it_changes_and_no_others(tmp_path: Path, change: str) -> None:
     batch, kept = CHANGES[change]
     with closing(SqliteStore(tmp_path / "history.db")) as store:
-        store.write(HistoryBatch(END_MS, [SPAN], [HOLD], [POD], [USE]))
+        store.write(FIRST)
         assert len(settled(store)) == DAYS
         store.write(batch)
         assert {day.start_ms // DAY_MS for day in store.day_sums(ALWAYS)} == kept
+        assert settled(store) == made_again(store)
+        store.write(FIRST)
         assert settled(store) == made_again(store)
 
 
@@ -99,7 +103,7 @@ def test_a_day_before_the_first_record_is_whole_is_not_added_up(tmp_path: Path) 
 @pytest.mark.parametrize("retention", [Retention(1, 1, 400), Retention(1, 400, 1)])
 def test_sums_are_dropped_with_the_first_record_of_their_day(tmp_path: Path, retention: Retention) -> None:
     with closing(SqliteStore(tmp_path / "history.db", retention)) as store:
-        store.write(HistoryBatch(END_MS, [SPAN], [HOLD], [POD], [USE]))
+        store.write(FIRST)
         assert [day.start_ms for day in settled(store, END_MS - 2 * HOUR_MS)] == [2 * DAY_MS]
         # What is kept begins in the third day.
         assert settled(store) == []
