@@ -61,7 +61,8 @@ def answers(reader: SqliteReader, period: Period, by: str, change: str, zone: st
     return costs(times, grouping, "separate", "USD"), utilization(times, grouping)
 
 
-@settings(max_examples=60)
+@pytest.mark.slow
+@settings(max_examples=40)
 @given(histories(), PERIODS, st.sampled_from(sorted(CHANGES)), st.sampled_from(["UTC", "+05:30"]))
 def test_sums_change_no_answer(
     tmp_path_factory: pytest.TempPathFactory,
@@ -81,7 +82,8 @@ def test_sums_change_no_answer(
                 assert answers(store, period, by, change, zone) == answers(records, period, by, change, zone)
 
 
-@settings(max_examples=40)
+@pytest.mark.slow
+@settings(max_examples=30)
 @given(histories(), st.sampled_from(sorted(CHANGES)), st.sampled_from(BYS[:-1]))
 def test_a_period_has_exactly_what_its_days_have(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[HistoryBatch, int]], change: str, by: str

@@ -65,7 +65,7 @@ _USE = st.builds(
 _RECORDS = {"spans": _SPANS, "holds": _HOLDS, "pods": _PODS, "use": _USE}
 _FIRST = HistoryBatch(
     END_MS,
-    [GpuSpan(gpu, "n1", number, 3, "H100", "healthy", 0, region="eu") for number, gpu in enumerate("ab")],
+    [GpuSpan(gpu, "n1", number, 3, "H100", "healthy", 0, region="eu") for number, gpu in enumerate("abc")],
     [GpuHold("p1", "a", 1000, "whole", 0), GpuHold("p2", "b", 500, "share", 20 * HOUR_MS)],
     [PodRecord("p1", "ns", "p1", "j", queue="vision", bound_ms=1, started_ms=HOUR_MS)],
     [UseHour("a", "p1", hour * HOUR_MS, HOUR_MS, 333 * HOUR_MS, 0, source="n1/1") for hour in (3, 30)],

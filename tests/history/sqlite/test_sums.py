@@ -31,7 +31,8 @@ def made_again(store: SqliteStore) -> list[DaySums]:
     return settled(store)
 
 
-@settings(max_examples=60)
+@pytest.mark.slow
+@settings(max_examples=40)
 @given(histories())
 def test_sums_are_those_of_the_records(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[HistoryBatch, int]]

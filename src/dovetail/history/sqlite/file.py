@@ -76,7 +76,11 @@ CREATE TABLE pod_days (
 CREATE TABLE gaps (start_ms INTEGER, end_ms INTEGER, reason TEXT NOT NULL, PRIMARY KEY (start_ms, end_ms));
 """
 _CHANGES = {
-    SUMS_SINCE: "CREATE TABLE day_sums (start_ms INTEGER PRIMARY KEY, sums BLOB NOT NULL);",
+    SUMS_SINCE: """
+CREATE TABLE day_sums (start_ms INTEGER PRIMARY KEY, sums BLOB NOT NULL);
+DROP INDEX holds_open;
+CREATE INDEX holds_ends ON holds (gpu, end_ms);
+""",
 }
 """What was added by each format after the first one."""
 _RESTORE = "move it away, and restore a copy or begin a new one"

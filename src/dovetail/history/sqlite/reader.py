@@ -42,10 +42,14 @@ _HOLDS = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM gpu_ids CROSS JOIN holds ON holds.gpu = gpu_ids.id JOIN pod_ids ON pod_ids.id = holds.pod
 """
-_HOLDS_OF_GPU = """
+_OF_GPU = """
 SELECT uid, milli, kind, start_ms, end_ms, device, named FROM holds JOIN pod_ids ON pod_ids.id = holds.pod
-WHERE gpu = ? AND start_ms < ? AND (end_ms = 0 OR end_ms > ?)
+WHERE gpu = ?1 AND
 """
+_FROM_FIRST = f"{_OF_GPU} start_ms < ?3 AND (+end_ms = 0 OR +end_ms > ?2)"
+_FROM_LAST = f"{_OF_GPU} end_ms > ?2 AND +start_ms < ?3 UNION ALL {_OF_GPU} end_ms < 1 AND +start_ms < ?3"
+"""The holds of a GPU that touch a period, found from the first one on or from the last: with a + before it a column is
+not searched in an index. `end_ms < 1` is 0, for which SQLite would search the table."""
 _HOLDS_OF = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.id = holds.gpu
@@ -120,12 +124,14 @@ class SqliteReader:
     def holds_on(self, gpus: Iterable[tuple[int, str]], period: Period) -> Iterator[GpuHold]:
         """Those of these GPUs."""
         # GPU by GPU, as the holds of one are beside each other, so that only few have to be sorted at a time.
-        kinds = KINDS
+        kinds, known = KINDS, self.known()
+        later = known.end_ms - period.end_ms < period.start_ms - known.start_ms
+        question = _FROM_LAST if later else _FROM_FIRST
         for gpu, name in gpus:
             found = [
                 GpuHold(uid, name, milli, kinds[kind], start_ms, end_ms, device, named == 1)
                 for uid, milli, kind, start_ms, end_ms, device, named in self._rows(
-                    _HOLDS_OF_GPU, (gpu, period.end_ms, period.start_ms)
+                    question, (gpu, period.start_ms, period.end_ms)
                 )
             ]
             found.sort(key=_within_gpu)
