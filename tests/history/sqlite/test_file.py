@@ -180,6 +180,8 @@ def old(path: Path) -> Path:
     """The file as a program wrote it that knew no sums of days."""
     with closing(sqlite3.connect(path)) as file:
         file.execute("DROP TABLE day_sums")
+        file.execute("DROP INDEX holds_ends")
+        file.execute("CREATE INDEX holds_open ON holds (gpu) WHERE end_ms = 0")
         file.execute("PRAGMA user_version = 1")
         file.commit()
     return path
