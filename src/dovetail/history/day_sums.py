@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
 
 from dovetail.history.gpu_use import UseOfPods
 from dovetail.history.ledger import GpuTime, State
@@ -89,6 +90,20 @@ class DaySums(Struct, array_like=True):
 
     def owner(self, index: int) -> PodOwner | None:
         return self.owners[index] if index >= 0 else None
+
+
+_DECODER = Decoder(DaySums)
+_ENCODER = Encoder()
+
+
+def encoded(day: DaySums) -> bytes:
+    """The sums as MessagePack."""
+    return _ENCODER.encode(day)
+
+
+def decoded(blob: bytes) -> DaySums:
+    """Raises MsgspecError."""
+    return _DECODER.decode(blob)
 
 
 def number_of(*names: str) -> int:

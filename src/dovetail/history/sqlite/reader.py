@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dovetail.core.json_text import decode_json
-from dovetail.history.day_sums import DaySums
+from dovetail.history.day_sums import DaySums, decoded
 from dovetail.history.records import (
     DAY_MS,
     USE_BINS,
@@ -29,7 +29,7 @@ from dovetail.history.records import (
     UseHour,
     UseSum,
 )
-from dovetail.history.sqlite import sums, uses
+from dovetail.history.sqlite import uses
 from dovetail.history.sqlite.file import SUMS_SINCE, open_to_read, reported
 
 KINDS: tuple[HoldKind, ...] = get_args(HoldKind)
@@ -198,7 +198,7 @@ class SqliteReader:
         question = "SELECT sums FROM day_sums WHERE start_ms >= ? AND start_ms <= ? ORDER BY start_ms"
         for (blob,) in self._rows(question, (period.start_ms, period.end_ms - DAY_MS)):
             with reported(self.path):
-                day = sums.decoded(blob)
+                day = decoded(blob)
             yield day
 
     def gaps(self, period: Period) -> Iterator[Gap]:

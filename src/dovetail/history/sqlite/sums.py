@@ -12,33 +12,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from dovetail.history.day_sums import DaySummer, DaySums
+from dovetail.history.day_sums import DaySummer, DaySums, encoded
 from dovetail.history.gpu_use import NEVER_MS, UseOfPods
 from dovetail.history.ledger import GpuTime, Unknown, divide
 from dovetail.history.records import DAY_MS, HOUR_MS, Period, PodRecord
-
-if TYPE_CHECKING:
-    from dovetail.history.sqlite.reader import SqliteReader
+from dovetail.history.sqlite.reader import SqliteReader
 
 _LATE_MS = HOUR_MS
 """For how long after a day the use of its last hours may come without that its sums are made twice."""
 _GPUS_AT_ONCE = 256
 _TIMES_AT_ONCE = 10_000
-_DECODER = msgspec.msgpack.Decoder(DaySums)
-_ENCODER = msgspec.msgpack.Encoder()
-
-
-def encoded(day: DaySums) -> bytes:
-    return _ENCODER.encode(day)
-
-
-def decoded(blob: bytes) -> DaySums:
-    """Raises MsgspecError."""
-    return _DECODER.decode(blob)
 
 
 class Touched:
