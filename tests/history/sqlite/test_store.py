@@ -206,11 +206,13 @@ def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path:
     holds = [
         GpuHold("old", "g0", 1000, "whole", old_ms, old_ms + 1),
         GpuHold("new", "g0", 1000, "whole", new_ms, new_ms + 1),
+        GpuHold("still", "g1", 1000, "whole", old_ms),
     ]
     pods = [
         PodRecord("old", "a", "x", "j", submitted_ms=old_ms, ended_ms=old_ms + 1),
         PodRecord("new", "a", "y", "j", submitted_ms=new_ms, ended_ms=new_ms + 1),
         PodRecord("open", "a", "z", "j", submitted_ms=old_ms),
+        PodRecord("still", "a", "z", "j", submitted_ms=old_ms, ended_ms=old_ms + 1),
     ]
     with closing(SqliteStore(tmp_path / "history.db")) as store:
         store.write(HistoryBatch(now_ms, spans, holds, pods))
@@ -218,13 +220,13 @@ def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path:
         while store.retain(now_ms):
             pass
         assert {one.start_ms for one in store.spans(ALWAYS)} == {old_ms + 1}
-        assert [one.pod_uid for one in store.holds(ALWAYS)] == ["new"]
-        assert {one.uid for one in store.job("a", "j")} == {"new", "open"}
+        assert [one.pod_uid for one in store.holds(ALWAYS)] == ["new", "still"]
+        assert {one.uid for one in store.job("a", "j")} == {"new", "open", "still"}
         assert store.known() == Period(600 * DAY_MS, now_ms)
         assert not store.retain(now_ms)
         # An id is never used for another pod.
         store.write(HistoryBatch(now_ms, holds=[GpuHold("third", "g1", 1000, "whole", now_ms)]))
-        assert {one.pod_uid for one in store.holds(ALWAYS)} == {"new", "third"}
+        assert {one.pod_uid for one in store.holds(ALWAYS)} == {"new", "still", "third"}
 
 
 def test_a_batch_that_fails_is_not_written_and_the_next_one_is(tmp_path: Path) -> None:
