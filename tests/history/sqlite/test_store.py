@@ -197,7 +197,7 @@ def test_old_hours_are_added_up_to_days_and_old_days_dropped(
 
 def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path: Path) -> None:
     now_ms = 1000 * DAY_MS
-    old_ms, new_ms = 500 * DAY_MS, 900 * DAY_MS
+    old_ms, new_ms = 900 * DAY_MS, 998 * DAY_MS
     spans = [
         GpuSpan(f"g{n}", "node", 0, 1, "", "healthy", start, end)
         for n in range(600)
@@ -214,7 +214,7 @@ def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path:
         PodRecord("open", "a", "z", "j", submitted_ms=old_ms),
         PodRecord("still", "a", "z", "j", submitted_ms=old_ms, ended_ms=old_ms + 1),
     ]
-    with closing(SqliteStore(tmp_path / "history.db")) as store:
+    with closing(SqliteStore(tmp_path / "history.db", Retention(5, 5, 5))) as store:
         store.write(HistoryBatch(now_ms, spans, holds, pods))
         assert store.known().start_ms == old_ms
         while store.retain(now_ms):
@@ -222,7 +222,7 @@ def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path:
         assert {one.start_ms for one in store.spans(ALWAYS)} == {old_ms + 1}
         assert [one.pod_uid for one in store.holds(ALWAYS)] == ["new", "still"]
         assert {one.uid for one in store.job("a", "j")} == {"new", "open", "still"}
-        assert store.known() == Period(600 * DAY_MS, now_ms)
+        assert store.known() == Period(995 * DAY_MS, now_ms)
         assert not store.retain(now_ms)
         # An id is never used for another pod.
         store.write(HistoryBatch(now_ms, holds=[GpuHold("third", "g1", 1000, "whole", now_ms)]))
