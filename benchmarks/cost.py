@@ -31,8 +31,9 @@ from dovetail.cost.costs import CostAnswer, costs
 from dovetail.cost.grouping import Grouping
 from dovetail.cost.list_prices import rules
 from dovetail.cost.price_rules import PriceBook
-from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour
-from dovetail.history.sqlite.reader import UseSum
+from dovetail.history.day_sums import DaySums
+from dovetail.history.gpu_use import day_parts
+from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour, UseSum
 
 MONTH = Period(1_790_812_800_000, 1_790_812_800_000 + 30 * DAY_MS)
 GPUS = 8
@@ -46,7 +47,7 @@ class Memory(Struct):
     span_list: list[GpuSpan]
     hold_list: list[GpuHold]
     pod_list: list[PodRecord]
-    use_list: list[UseSum]
+    use_of_day: dict[int, list[UseSum]]
 
     def known(self) -> Period:
         return MONTH
@@ -61,7 +62,7 @@ class Memory(Struct):
         return iter(self.pod_list)
 
     def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
-        return iter(())
+        return (pod for pod in self.pod_list if pod.uid in uids)
 
     def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
         return iter(())
@@ -70,7 +71,11 @@ class Memory(Struct):
         return iter(())
 
     def use_by_pod(self, period: Period) -> Iterator[UseSum]:
-        return iter(self.use_list)
+        """Of one day."""
+        return iter(self.use_of_day.get(period.start_ms // DAY_MS, ()))
+
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        return iter(())
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         return iter(())
@@ -78,7 +83,7 @@ class Memory(Struct):
 
 def history(nodes: int, hours: float, seed: int = 1) -> Memory:
     chance = random.Random(seed)
-    memory = Memory([], [], [], [])
+    memory = Memory([], [], [], {})
     for node in range(nodes):
         name = f"gpu-{node:04}"
         for index in range(GPUS):
@@ -104,8 +109,10 @@ def history(nodes: int, hours: float, seed: int = 1) -> Memory:
                     uid, f"ns-{queue}", f"train-{number}-0", f"train-{number}", "Job", f"user-{number % 500}", queue,
                     submitted_ms=at - 60_000, bound_ms=at, started_ms=at + 40_000, ended_ms=at + length,
                 ))  # fmt: skip
-                measured = wide * length
-                memory.use_list.append(UseSum(uid, measured, measured * chance.randrange(1000), 0))
+                used = chance.randrange(1000)
+                for part in day_parts(MONTH.clipped(at, at + length)):
+                    here = UseSum(uid, wide * part.ms, wide * part.ms * used, 0)
+                    memory.use_of_day.setdefault(part.start_ms // DAY_MS, []).append(here)
                 memory.hold_list += (
                     GpuHold(uid, f"GPU-{node:04}-{first + index}", 1000, "whole", at, at + length)
                     for index in range(wide)
@@ -119,7 +126,7 @@ def history(nodes: int, hours: float, seed: int = 1) -> Memory:
 def answer(memory: Memory, by: str) -> CostAnswer:
     book = PriceBook([], list(rules(built_in())))
     named = list(days(MONTH, zone_of("UTC"))) if by == "day" else []
-    times = gpu_times(memory, MONTH, book, [part for _, part in named], by == "gpu")
+    times = gpu_times(memory, MONTH, book, [part for _, part in named], by)
     return costs(times, Grouping(by, 1, PARENTS, tuple(day for day, _ in named)), "separate", book.currency)
 
 

@@ -1,34 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of the history of a cluster: file size, CPU and memory of the writer, and reading a month.
+"""Cost of the history of a cluster: file size, CPU and memory of the writer, and what a month cost by team.
 
-    python -m benchmarks.history [--nodes 1000] [--days 30] [--apart 15] [--sampled-hours 1] [-o json]
+    python -m benchmarks.history [--nodes 1000] [--days 30] [--apart 15] [--sampled-hours 1] [--runs 3] [--records]
 
 Load: nodes x 8 GPUs. Each GPU is held for 80 % of the time, by pods of 8 GPUs (a half of the GPUs), of 1 GPU (a
 quarter) and of half a GPU (a quarter). Run times are exponential, 8 hours on average. Each pod belongs to one of 40
 teams. Each GPU is used as in 6 of 20 bins of the histogram, with 4 activities.
 
-A process of its own writes the file, then another one reads it.
+A process of its own writes the file, another one adds up its days, and others read it.
 
 - ingest: `--sampled-hours` of the load as the collector writes it, every `--apart` seconds a batch with the use of each
   GPU since the last one, and with what started and ended. CPU is shown as part of a core, memory as the peak of the
   resident set.
 - file: the rest of the days is written by hours, since that is what is kept of them. The size is that of the file at
   the end, scaled by nothing.
-- read: what a sum by team of all days reads: spans, holds, pods, and use by pod; with the ledger's division, and
-  without it. Wall-clock time of one process.
+- sums: the sums of days are made, step by step as the collector makes them. `sums_longest_step_s` is for how long a
+  batch can have to wait for that.
+- cost, report: what `dovetail cost --by team` and `report` compute of all that is known, each in `--runs` processes of
+  its own: wall-clock time without the start of Python, and the peak of memory. With `--records` also `records_cost`,
+  the same without sums.
+
+Medians are shown.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -36,8 +44,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.history.ledger import GpuTime, divide
-from dovetail.history.records import HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
+from dovetail.cost.cells import gpu_times
+from dovetail.cost.costs import CostAnswer, costs
+from dovetail.cost.grouping import Grouping
+from dovetail.cost.price_rules import PriceBook, PriceRule
+from dovetail.cost.utilization import Utilization, utilization
+from dovetail.history.day_sums import DaySums
+from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
 
@@ -45,6 +58,7 @@ GPUS = 8
 TEAMS = 40
 MEAN_MS = 8 * HOUR_MS
 BUSY = 0.8
+PRICES = (PriceRule(55_040_000, "USD", "2026-07-20", "a bill", model="h100-sxm5"),)
 START_MS = 1_790_000_000_000 // HOUR_MS * HOUR_MS
 
 
@@ -161,36 +175,64 @@ def write(path: Path, options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def read(path: Path, options: argparse.Namespace) -> dict[str, float]:
-    period = Period(START_MS, START_MS + options.days * 24 * HOUR_MS)
-    times: dict[str, float] = {}
-
-    def timed(name: str, began_s: float) -> float:
-        now_s = time.monotonic()
-        times[name] = now_s - began_s
-        return now_s
-
-    began_s = now_s = time.monotonic()
-    with closing(SqliteReader(path)) as reader:
-        teams = {one.uid: one.queue for one in reader.pods(period)}
-        now_s = timed("read_pods_s", now_s)
-        use: dict[str, int] = defaultdict(int)
-        for one in reader.use_by_pod(period):
-            use[teams.get(one.pod_uid, "")] += one.use
-        now_s = timed("read_use_s", now_s)
-        spans, holds = list(reader.spans(period)), list(reader.holds(period))
-        now_s = timed("read_holds_s", now_s)
-        held: dict[str, int] = defaultdict(int)
-        for part in divide(spans, holds, period):
-            if isinstance(part, GpuTime):
-                held[teams[part.hold.pod_uid] if part.hold else part.state] += part.amount
-        timed("divide_s", now_s)
-        assert sum(held.values()) == 1000 * period.ms * len(spans)
-        times["read_s"] = time.monotonic() - began_s
+def add_up(path: Path, options: argparse.Namespace) -> dict[str, float]:
+    steps, cpu = list[float](), list[float]()
     began_s = time.monotonic()
-    SqliteStore(path).close()
-    times["open_to_write_s"] = time.monotonic() - began_s
-    return times
+    with closing(SqliteStore(path)) as store:
+        opened_s, before_mib = time.monotonic() - began_s, resident_mib()
+        more = True
+        while more:
+            step_s, cpu_s = time.monotonic(), time.process_time()
+            more = store.retain(START_MS + options.days * DAY_MS)
+            steps.append(time.monotonic() - step_s)
+            cpu.append(time.process_time() - cpu_s)
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        ((days, size),) = store.run("SELECT count(*), total(length(sums)) FROM day_sums").fetchall()
+    return {
+        "open_to_write_s": opened_s,
+        "sums_of_day_cpu_s": sum(cpu) / max(1, days),
+        "sums_of_day_steps": len(steps) / max(1, days),
+        "sums_step_s": statistics.median(steps),
+        "sums_longest_step_s": max(steps),
+        "sums_longest_step_cpu_s": max(cpu),
+        "sums_grown_mib": peak_mib - before_mib,
+        "sums_file_mib": size / 2**20,
+        "sums_days": days,
+    }
+
+
+class Records(SqliteReader):
+    """A file without sums."""
+
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        return iter(())
+
+
+def answer(path: Path, reader: type[SqliteReader], book: PriceBook | None) -> CostAnswer | Utilization:
+    """By team of all that is known: costs, or without prices how the GPUs were used."""
+    with closing(reader(path)) as opened:
+        times = gpu_times(opened, opened.known(), book, by="team")
+    if book is None:
+        return utilization(times, Grouping("team"))
+    return costs(times, Grouping("team"), "separate", book.currency)
+
+
+ANSWERS: dict[str, tuple[type[SqliteReader], tuple[PriceRule, ...]]] = {
+    "cost": (SqliteReader, PRICES),
+    "report": (SqliteReader, ()),
+    "records_cost": (Records, PRICES),
+}
+
+
+def timed(path: Path, name: str) -> dict[str, float]:
+    reader, prices = ANSWERS[name]
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    found = answer(path, reader, PriceBook([prices]) if prices else None)
+    return {
+        f"{name}_s": time.monotonic() - began_s,
+        f"{name}_cpu_s": time.process_time() - cpu_s,
+        f"{name}_rows": len(found.rows),
+    }
 
 
 def resident_mib() -> float:
@@ -204,27 +246,33 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--apart", type=int, default=15)
     parser.add_argument("--sampled-hours", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--records", action="store_true")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
-    parser.add_argument("--step", choices=["write", "read"], help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=["write", "sums", *ANSWERS], help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
-        step = {"write": write, "read": read}[options.step]
-        found = step(options.file, options)
+        gc.disable()  # as the commands do
+        step = {"write": write, "sums": add_up}.get(options.step)
+        found = step(options.file, options) if step is not None else timed(options.file, options.step)
         found[f"{options.step}_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(found))
         return
-    results: dict[str, float] = {}
+    answers = [name for name in ANSWERS if options.records or name != "records_cost"]
+    results: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        for step_name in ("write", "read"):
+        for step_name in ("write", "sums", *answers * options.runs):
             argv = [sys.executable, "-m", "benchmarks.history", *sys.argv[1:], "--step", step_name]
             argv += ["--file", f"{folder}/history.db"]
             run = subprocess.run(argv, stdout=subprocess.PIPE, check=True, text=True)
-            results |= json.loads(run.stdout)
+            for name, value in json.loads(run.stdout).items():
+                results[name].append(value)
+    medians = {name: statistics.median(values) for name, values in results.items()}
     if options.output == "json":
-        print(json.dumps(results))
+        print(json.dumps(medians))
     else:
-        for name, value in results.items():
+        for name, value in medians.items():
             print(f"{name:24} {value:12,.2f}")
 
 

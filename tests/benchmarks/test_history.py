@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the history: what it writes is what it reads."""
+"""The benchmark of the history: what it writes is what it answers, from sums of days and from the records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from argparse import Namespace
 from pathlib import Path
 
 from benchmarks import history
+from dovetail.cost.price_rules import PriceBook
 
 
-def test_all_of_the_time_is_divided(tmp_path: Path) -> None:
-    options = Namespace(nodes=4, days=1, apart=600, sampled_hours=1)
-    written = history.write(tmp_path / "history.db", options)
+def test_all_of_the_time_is_in_the_answers(tmp_path: Path) -> None:
+    path, options = tmp_path / "history.db", Namespace(nodes=4, days=3, apart=600, sampled_hours=1)
+    written = history.write(path, options)
     assert written["holds"] > 20
-    # It asserts that the division has all of the time of the GPUs.
-    assert history.read(tmp_path / "history.db", options)["read_s"] > 0
+    assert history.add_up(path, options)["sums_days"] == 2
+    reader, records = history.ANSWERS["cost"][0], history.ANSWERS["records_cost"][0]
+    found = history.answer(path, reader, PriceBook([history.PRICES]))
+    assert found == history.answer(path, records, PriceBook([history.PRICES]))
+    assert found.total.allocated_gpu_s + found.total.unallocated_gpu_s == 4 * history.GPUS * 3 * 24 * 3600
+    assert history.timed(path, "report")["report_rows"] == len(found.rows)

@@ -41,7 +41,8 @@ def write(path: Path) -> None:
                               submitted_ms=start - 600_000, started_ms=start + 300_000, ended_ms=end))  # fmt: skip
         for index in range(gpus):
             holds.append(GpuHold(uid, f"GPU-{node}{index}", 1000, "whole", start, end))
-            use += [UseHour(f"GPU-{node}{index}", uid, at(hour), HOUR_MS, HOUR_MS * 500, 0) for hour in range(10, 60)]
+            hours = [start + hour * HOUR_MS for hour in range(7, 57)]
+            use += [UseHour(f"GPU-{node}{index}", uid, hour, HOUR_MS, HOUR_MS * 500, 0) for hour in hours]
     gaps = [Gap(at(70), at(72), "the collector did not run")]
     made = SqliteStore(path)
     made.write(HistoryBatch(at(24 * DAYS), spans, holds, pods, use, gaps))

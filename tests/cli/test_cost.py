@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections import Counter
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
 from dovetail.cost.focus import COLUMNS
-from tests.cli.cost_history import DAYS, FORMULA, write
+from dovetail.history.records import GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
+from dovetail.history.sqlite.store import SqliteStore
+from tests.cli.cost_history import DAYS, FORMULA, START, at, write
 from tests.terminal import environment
 
 QUEUES = """\
@@ -84,6 +87,16 @@ def test_the_table_names_period_prices_and_what_it_rests_on(store: Path) -> None
         assert part in found
     (lone,) = (line for line in found.splitlines() if line.startswith("(none)"))
     assert lone.split()[1] == "-", "what has no price does not cost 0"
+
+
+def test_rounding_makes_no_price(tmp_path: Path) -> None:
+    path, ends = tmp_path / "history.db", [START + number * 7_333_777 for number in range(12)]
+    pods = [PodRecord(f"u{n}", "ns", f"p{n}", "", queue=f"q{n}", bound_ms=ends[n]) for n in range(11)]
+    holds = [GpuHold(f"u{n}", "g", 777, "share", ends[n], ends[n + 1]) for n in range(11)]
+    use = [UseHour("g", f"u{n}", at(2 * n), 1_234_567 + n, 567_891_234 + 99 * n, 0) for n in range(11)]
+    with closing(SqliteStore(path)) as written:
+        written.write(HistoryBatch(ends[-1], [GpuSpan("g", "n", 0, 1, "Z9", "healthy", START)], holds, pods, use))
+    assert {row["cost"] for row in rows(path)} == {""}
 
 
 def test_a_price_file_prices_the_rest_and_another_currency_needs_a_rate(store: Path, tmp_path: Path) -> None:

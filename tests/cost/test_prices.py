@@ -204,3 +204,9 @@ def test_a_bad_file_is_refused_with_its_place(text: str, expected: str) -> None:
 
 def test_own_columns_are_all_known() -> None:
     assert set(HEAD.strip().split(",")) | {"vcpus", "memory_gib"} == set(COLUMNS)
+
+
+def test_a_gpu_of_which_no_kind_is_known_is_named_by_its_node() -> None:
+    spans = [replace(SPAN, node=node, model="", instance_type="") for node in ("n1", "n2")]
+    book = PriceBook([])
+    assert ["node n1" in missing(book, spans[0]).fix, "node n2" in missing(book, spans[1]).fix] == [True, True]

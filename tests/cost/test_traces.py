@@ -75,7 +75,7 @@ def test_traces_cost_the_bill_in_each_period_and_grouping(made: object) -> None:
         answers = []
         for by in (*HELD_BY, "node", "model", "gpu", "day"):
             segments = [part for _, part in named] if by == "day" else []
-            times = gpu_times(reader, period, PriceBook([PRICES]), segments, by == "gpu")
+            times = gpu_times(reader, period, PriceBook([PRICES]), segments, by)
             grouping = Grouping(by, days=tuple(day for day, _ in named))
             answers += [
                 costs(times, grouping, rule, "USD") for rule in (IDLE_RULES if by in HELD_BY else IDLE_RULES[:1])

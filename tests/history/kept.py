@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
+from dovetail.history.day_sums import DaySums
 from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 
 
@@ -79,6 +80,10 @@ class Kept:
 
     def use(self, period: Period) -> Iterator[UseHour]:
         return (one for key, one in sorted(self._use.items()) if period.start_ms <= key[0] < period.end_ms)
+
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        """It adds up nothing: what is read of it comes from the records."""
+        return iter(())
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         return (one for _, one in sorted(self._gaps.items()) if _touches(one, period))

@@ -121,6 +121,10 @@ def _amount(
     return ListColumn(name, lambda row: _text(find(row)), heading=heading, wide=wide, to_the_right=True, rank=find)
 
 
+_ROUNDED_GPU_S = 6
+"""What six times of a row, each rounded by itself, can be more than all of its time."""
+
+
 def _measured(line: CostLine | UseLine) -> bool:
     return bool(line.row.used_gpu_s or line.row.idle_gpu_s)
 
@@ -128,7 +132,8 @@ def _measured(line: CostLine | UseLine) -> bool:
 def _priced(line: CostLine) -> bool:
     """Whether any of its time has a price: without one it costs something, but not 0."""
     row = line.row
-    return row.unpriced_gpu_s < max(1, row.allocated_gpu_s + row.unallocated_gpu_s + row.unhealthy_gpu_s)
+    priced_gpu_s = row.allocated_gpu_s + row.unallocated_gpu_s + row.unhealthy_gpu_s - row.unpriced_gpu_s
+    return not row.unpriced_gpu_s or priced_gpu_s > _ROUNDED_GPU_S
 
 
 def _money_of(name: str, wide: bool = False) -> ListColumn[CostLine]:

@@ -59,7 +59,7 @@ class HistoryQuestion(Struct, frozen=True):
             # Records are many and none is garbage: the collector would take a quarter of the time to find none.
             gc.disable()
             try:
-                times = gpu_times(reader, period, book, [part for _, part in named], self.by == "gpu")
+                times = gpu_times(reader, period, book, [part for _, part in named], self.by)
             except CurrencyError as error:
                 raise click.ClickException(str(error)) from error
             finally:

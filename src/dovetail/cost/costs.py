@@ -18,6 +18,7 @@ from msgspec import Struct
 from dovetail.cost.cells import GpuTimes
 from dovetail.cost.grouping import Grouping, RowKind, Sums, grouped, totals
 from dovetail.cost.idle_rules import IdleRule, shared
+from dovetail.cost.price_rules import PriceRule, Unpriced
 from dovetail.cost.rounding import MICRO, nearest, parts_of, shown
 from dovetail.history.records import Gap
 
@@ -153,12 +154,11 @@ def _total(rows: Sequence[CostRow], total: Sums) -> CostRow:
 
 def _prices(times: GpuTimes) -> tuple[PriceUsed, ...]:
     found: dict[tuple[str, str, str], list[int]] = {}
-    for cell in times.cells:
-        rule = cell.where.rule
-        if rule is not None:
+    for line in times.bill:
+        if isinstance(rule := line.price, PriceRule):
             amounts = found.setdefault((rule.source, rule.date, rule.currency), [0, 0])
-            amounts[0] += cell.money
-            amounts[1] += cell.time
+            amounts[0] += line.money
+            amounts[1] += line.time
     money = _column([amounts[0] for amounts in found.values()], MICRO)
     gpu_s = _column([amounts[1] for amounts in found.values()], GPU_SECOND)
     used = [PriceUsed(*key, micro, s) for key, micro, s in zip(found, money, gpu_s, strict=True)]
@@ -167,13 +167,12 @@ def _prices(times: GpuTimes) -> tuple[PriceUsed, ...]:
 
 def _unpriced(times: GpuTimes) -> tuple[UnpricedTime, ...]:
     found: dict[tuple[str, str, str, bool, str, str], tuple[set[str], list[int]]] = {}
-    for cell in times.cells:
-        where = cell.where
-        if where.unpriced is not None:
-            key = (where.model, where.instance_type, where.region, where.spot, where.unpriced.why, where.unpriced.fix)
+    for line in times.bill:
+        if isinstance(price := line.price, Unpriced):
+            key = (line.model, line.instance_type, line.region, line.spot, price.why, price.fix)
             nodes, time = found.setdefault(key, (set(), [0]))
-            nodes.add(where.node)
-            time[0] += cell.time
+            nodes.add(line.node)
+            time[0] += line.time
     gpu_s = _column([time[0] for _, time in found.values()], GPU_SECOND)
     return tuple(
         UnpricedTime(*key[:4], len(nodes), s, *key[4:])

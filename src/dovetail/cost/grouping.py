@@ -16,10 +16,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.cost.cells import Cell, GpuTimes, Where
+from dovetail.cost.cells import Cell, GpuTimes, HeldPods, Where
+from dovetail.history.day_sums import PodOwner, job_number, pod_number
 from dovetail.history.records import PodRecord
 
-HELD_BY = ("team", "queue", "namespace", "user", "job", "pod")
+OWNED_BY = ("team", "queue", "namespace", "user")
+HELD_BY = (*OWNED_BY, "job", "pod")
 PLACED_BY = ("node", "model", "gpu", "day")
 LABEL = "label="
 NONE, UNKNOWN_POD = "(none)", "(unknown pod)"
@@ -51,21 +53,20 @@ class Grouping(Struct, frozen=True):
                 return where.gpu
         return self.days[where.segment]
 
+    def of_owners(self) -> Callable[[PodRecord | PodOwner], str]:
+        """What finds the group of a pod by its owner, by one of OWNED_BY."""
+        if self.by != "team":
+            return lambda one: getattr(one, self.by) or NONE
+        teams: dict[str, str] = {}
+        return lambda one: (
+            teams.get(one.queue) or teams.setdefault(one.queue, team_of(one.queue, self.parents, self.level) or NONE)
+        )
+
     def of_pods(self) -> Callable[[PodRecord], str]:
         """What finds the group of a pod, by its holder."""
+        if self.by in OWNED_BY:
+            return self.of_owners()
         match self.by:
-            case "team":
-                teams: dict[str, str] = {}
-                return lambda pod: (
-                    teams.get(pod.queue)
-                    or teams.setdefault(pod.queue, team_of(pod.queue, self.parents, self.level) or NONE)
-                )
-            case "queue":
-                return lambda pod: pod.queue or NONE
-            case "namespace":
-                return lambda pod: pod.namespace or NONE
-            case "user":
-                return lambda pod: pod.user or NONE
             case "job":
                 return lambda pod: f"{pod.namespace}/{pod.job or pod.name}"
             case "pod":
@@ -75,12 +76,13 @@ class Grouping(Struct, frozen=True):
 
 
 class Sums(Struct):
-    """What cells of a group add up to, times and money as in `Cell`; `unpriced_time` is the time without a price."""
+    """What cells of a group add up to, times and money as in `Cell`; `unpriced_time` is the time without a price.
+    `jobs` and `pods` are those that held GPUs, by their numbers."""
 
     name: str
     kind: RowKind = "group"
-    jobs: set[tuple[str, str]] = set()
-    pods: set[str] = set()
+    jobs: set[int] = set()
+    pods: set[int] = set()
     allocated_time: int = 0
     used_time: int = 0
     idle_time: int = 0
@@ -128,9 +130,10 @@ class Sums(Struct):
         self.idle += cell.idle
         self.start_up_time += cell.start_up_time
         self.start_up += cell.start_up
-        self.pods.add(cell.pod_uid)
+        if cell.pod_uid:
+            self.pods.add(pod_number(cell.pod_uid))
         if pod is not None:
-            self.jobs.add((pod.namespace, pod.job or pod.name))
+            self.jobs.add(job_number(pod))
 
 
 def team_of(queue: str, parents: Mapping[str, str], level: int) -> str:
@@ -144,21 +147,36 @@ def team_of(queue: str, parents: Mapping[str, str], level: int) -> str:
 def grouped(times: GpuTimes, grouping: Grouping) -> list[Sums]:
     """The groups by name, then what nobody held."""
     groups: dict[tuple[RowKind, str], Sums] = {}
-    pods, of_pod, of_holders = times.pods, grouping.of_pods(), grouping.of_holders
+    pods, of_pod, of_owner, of_holders = times.pods, grouping.of_pods(), grouping.of_owners(), grouping.of_holders
     for cell in times.cells:
         pod = pods.get(cell.pod_uid) if cell.pod_uid else None
         kind: RowKind = "group"
         if not of_holders:
             name = grouping.of_place(cell.where)
+        elif pod is not None:
+            name = of_pod(pod)
+        elif cell.owner is not None:
+            name = of_owner(cell.owner)
         elif cell.state == "allocated":
-            name = of_pod(pod) if pod is not None else UNKNOWN_POD
+            name = UNKNOWN_POD
         else:
             kind, name = cell.state, f"({cell.state})"
         found = groups.get((kind, name))
         if found is None:
             found = groups[kind, name] = Sums(name, kind)
         found.add(cell, pod)
+    for held in times.held:
+        found = groups["group", name_of_held(held, grouping, of_owner)]
+        found.pods.update(held.pods.pods)
+        found.jobs.update(filter(None, held.pods.jobs))
     return sorted(groups.values(), key=lambda row: (row.kind != "group", row.kind, row.name))
+
+
+def name_of_held(held: HeldPods, grouping: Grouping, of_owner: Callable[[PodOwner], str]) -> str:
+    """The group of pods that are in sums of days."""
+    if not grouping.of_holders:
+        return held.pods.model or NONE
+    return of_owner(held.owner) if held.owner is not None else UNKNOWN_POD
 
 
 def totals(rows: Iterable[Sums]) -> Sums:

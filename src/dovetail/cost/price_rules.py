@@ -17,7 +17,8 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -128,13 +129,29 @@ class PriceBook:
         self._gpu_part = gpu_part
         self.currency, self._rates = currency, rates or {}
         self._listed_types = {rule.instance_type: rule for rule in listed}
+        every = [rule for tier in self._tiers for rule in tier]
+        self.names_nodes = any(rule.node for rule in every)
+        """Whether a price depends on the name of a node."""
+        self._changes = sorted({rule.from_ms for rule in every if rule.from_ms})
+        self._found: dict[tuple[object, ...], Priced | Unpriced] = {}
 
-    def changes(self) -> Iterator[int]:
+    def changes(self) -> Sequence[int]:
         """The times at which prices begin to be valid."""
-        yield from {rule.from_ms for tier in self._tiers for rule in tier if rule.from_ms}
+        return self._changes
 
     def price(self, span: GpuSpan, at_ms: int) -> Priced | Unpriced:
         """The price of this GPU. Raises CurrencyError."""
+        kind = span.model, span.instance_type, span.region, span.zone, span.spot, span.gpus, span.index
+        # A GPU of which no kind is known is named by its node where it has no price.
+        node = span.node if self.names_nodes or not (span.model or span.instance_type) else ""
+        key = *kind, node, bisect_right(self._changes, at_ms)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._price(span, at_ms)
+        return found
+
+    def _price(self, span: GpuSpan, at_ms: int) -> Priced | Unpriced:
+        """Raises CurrencyError."""
         rule = next((rule for tier in self._tiers for rule in tier if rule.fits(span, at_ms)), None)
         if rule is None:
             return self._missing(span, at_ms)

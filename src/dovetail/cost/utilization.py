@@ -5,6 +5,7 @@ Rules
 - Times are GPU-seconds, whole numbers that add up as those of `costs` do.
 - A job has started in the period if one of its pods was bound in it. It waited from when the first pod that was bound
   in the period was submitted until that was bound, and counts for the group of that pod; by day that of the bind.
+  Of several models, or nodes, that this pod held GPUs of, the first by name counts.
 - Jobs that still wait, or ended without a start, are in no mean.
 """
 
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from dovetail.cost.cells import GpuTimes
 from dovetail.cost.costs import Coverage, cost_rows, coverage
-from dovetail.cost.grouping import Grouping, RowKind, grouped, totals
-from dovetail.history.records import PodRecord
+from dovetail.cost.grouping import Grouping, RowKind, grouped, name_of_held, totals
+from dovetail.history.day_sums import job_number, pod_number, wait_ms
+from dovetail.history.gpu_use import NEVER_MS
 
 
 class UtilizationRow(Struct, frozen=True):
@@ -63,8 +66,8 @@ def utilization(times: GpuTimes, grouping: Grouping) -> Utilization:
     if grouping.by != "day":
         groups.sort(key=lambda row: (row.kind != "group", -row.allocated_time, row.name))
     waits: dict[str, list[int]] = {}
-    for name, wait_ms in _waits(times, grouping):
-        waits.setdefault(name, []).append(wait_ms)
+    for name, waited_ms in _waits(times, grouping):
+        waits.setdefault(name, []).append(waited_ms)
     rows = [
         UtilizationRow(
             row.name, row.kind, row.jobs, row.pods, *_mean(waits.get(row.name, []) if row.kind == "group" else []),
@@ -85,20 +88,42 @@ def _mean(waits: list[int]) -> tuple[int, int | None]:
     return len(waits), sum(waits) // len(waits) if waits else None
 
 
+class _Start(NamedTuple):
+    """The bind of a pod; in order, the one that counts first."""
+
+    bound_ms: int
+    pod: int
+    group: str
+    wait_ms: int
+
+
+_NEVER = _Start(NEVER_MS, 0, "", 0)
+
+
 def _waits(times: GpuTimes, grouping: Grouping) -> Iterator[tuple[str, int]]:
     """The group of each job that started in the period, and how long it waited."""
-    first: dict[tuple[str, str], PodRecord] = {}
-    period, where = times.period, {cell.pod_uid: cell.where for cell in reversed(times.cells)}
-    for pod in times.pods.values():
-        if period.start_ms <= pod.bound_ms < period.end_ms and pod.uid in where:
-            key = (pod.namespace, pod.job or pod.name)
-            if key not in first or (pod.bound_ms, pod.uid) < (first[key].bound_ms, first[key].uid):
-                first[key] = pod
-    of_pod = grouping.of_pods()
+    first: dict[int, _Start] = {}
+    for job, start in _starts(times, grouping):
+        if start < first.get(job, _NEVER):
+            first[job] = start
+    return ((start.group, start.wait_ms) for start in first.values())
+
+
+def _starts(times: GpuTimes, grouping: Grouping) -> Iterator[tuple[int, _Start]]:
+    """The jobs of pods that were bound in the period, by group."""
+    period, of_pod, of_owner = times.period, grouping.of_pods(), grouping.of_owners()
     starts = [part.start_ms for part in times.segments]
-    for pod in first.values():
+    for cell in times.cells:
+        pod = times.pods.get(cell.pod_uid)
+        if pod is None or not period.start_ms <= pod.bound_ms < period.end_ms:
+            continue
         if grouping.by == "day":
-            name = grouping.days[bisect_right(starts, pod.bound_ms) - 1]
+            group = grouping.days[bisect_right(starts, pod.bound_ms) - 1]
         else:
-            name = of_pod(pod) if grouping.of_holders else grouping.of_place(where[pod.uid])
-        yield name, max(0, pod.bound_ms - pod.submitted_ms)
+            group = of_pod(pod) if grouping.of_holders else grouping.of_place(cell.where)
+        yield job_number(pod), _Start(pod.bound_ms, pod_number(pod.uid), group, wait_ms(pod))
+    for held in times.held:
+        group, pods = name_of_held(held, grouping, of_owner), held.pods
+        for number, job, bound_ms, waited_ms in zip(pods.pods, pods.jobs, pods.bound_ms, pods.wait_ms, strict=True):
+            if job and period.start_ms <= bound_ms < period.end_ms:
+                yield job, _Start(bound_ms, number, group, waited_ms)

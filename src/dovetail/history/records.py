@@ -133,6 +133,15 @@ class UseHour(Struct, frozen=True):
     source: str = ""
 
 
+class UseSum(Struct, frozen=True):
+    """How a pod used its GPUs in a period, all hours and GPUs added up (see `UseHour`)."""
+
+    pod_uid: str
+    measured_ms: int
+    use: int
+    idle_ms: int
+
+
 class Gap(Struct, frozen=True):
     """A time for which nothing was recorded: what is known of it is what was so before and after."""
 

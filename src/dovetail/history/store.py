@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
-from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
+from dovetail.history.day_sums import DaySums
+from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour, UseSum
 
 
 class StoreError(Exception):
@@ -50,6 +51,12 @@ class HistoryReader(Protocol):
     def use(self, period: Period) -> Iterator[UseHour]:
         """Hours, or days where hours are not kept any more (`hour_ms` is then the start of the day), that begin in the
         period."""
+
+    def use_by_pod(self, period: Period) -> Iterator[UseSum]:
+        """The use of each pod in the period, all hours and GPUs together."""
+
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        """Whole UTC days of the period that the store has added up, by time: all, some or none of them."""
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         """By start."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that are killed in the middle of their writes: `python killed.py DIRECTORY STEPS`.
 
+Batches are of times so far apart that days are added up between them, and some of them change a day that was.
+
 For each number of steps up to STEPS one process writes batches to `N.db`, and is killed with SIGKILL before step N of
 its writes, counted over all of them. The numbers of the batches that were written are in `N.acknowledged`, a line each.
 """
@@ -15,6 +17,8 @@ from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, His
 from dovetail.history.sqlite.retention import Retention
 from dovetail.history.sqlite.store import SqliteStore
 
+STEPS_AFTER = 3
+"""Steps of the retention after each batch: less than a day needs to be added up."""
 RETENTION = Retention(hours_days=1)
 APART_MS = 6 * HOUR_MS
 
@@ -29,7 +33,9 @@ def batch(number: int) -> HistoryBatch:
         before = batch(number - 1)
         spans.append(GpuSpan("gpu", "node", 0, 1, "H100", "healthy", before.until_ms, now_ms))
         holds.append(GpuHold(f"pod-{number - 1}", "gpu", 1000, "whole", before.until_ms, now_ms))
-    use = [UseHour("gpu", f"pod-{number % 5}", now_ms // DAY_MS * DAY_MS, 1000, number, 1, number, (number,) * 20)]
+    # Each third one is about the day before.
+    day_ms = max(0, now_ms // DAY_MS - (number % 3 == 0)) * DAY_MS
+    use = [UseHour("gpu", f"pod-{max(1, number - 4)}", day_ms, 1000, number, 1, number, (number,) * 20)]
     return HistoryBatch(now_ms, spans, holds, pods, use, [Gap(now_ms, now_ms + 1, "test")])
 
 
@@ -45,7 +51,8 @@ def write(file: Path, acknowledged: Path, steps: int) -> None:
     for number in itertools.count(1):
         store.write(batch(number))
         os.write(output, f"{number}\n".encode())
-        store.retain(number * APART_MS)
+        for _ in range(STEPS_AFTER):
+            store.retain(number * APART_MS)
 
 
 def main() -> None:

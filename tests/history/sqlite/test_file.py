@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.history.records import GpuHold, HistoryBatch, Period, PodRecord
+from dovetail.history.records import DAY_MS, GpuHold, HistoryBatch, Period, PodRecord
 from dovetail.history.sqlite.file import FORMAT
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
@@ -173,3 +173,44 @@ def test_a_file_that_may_only_be_read_is_read_and_not_written(path: Path) -> Non
     assert message.startswith(f"{path}: it cannot be ")
     assert message.endswith("; let this process write the file and its folder") or "read and write" in message
     assert pods == "39"
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """The file as a program wrote it that knew no sums of days."""
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("DROP TABLE day_sums")
+        file.execute("DROP INDEX holds_ends")
+        file.execute("CREATE INDEX holds_open ON holds (gpu) WHERE end_ms = 0")
+        file.execute("PRAGMA user_version = 1")
+        file.commit()
+    return path
+
+
+def test_a_file_of_the_first_format_is_read_and_not_changed(old: Path) -> None:
+    before = old.read_bytes()
+    with closing(SqliteReader(old)) as reader:
+        assert list(reader.day_sums(ALWAYS)) == []
+        assert len(list(reader.pods(ALWAYS))) == 39
+    assert old.read_bytes() == before
+
+
+def test_a_writer_brings_a_file_of_the_first_format_to_this_one(old: Path) -> None:
+    with closing(SqliteReader(old)) as reader:
+        pods = list(reader.pods(ALWAYS))
+    with closing(SqliteStore(old)) as store:
+        while store.retain(39 * killed.APART_MS):
+            pass
+    with closing(SqliteReader(old)) as reader:
+        assert list(reader.pods(ALWAYS)) == pods
+        assert len(list(reader.day_sums(ALWAYS))) == 39 * killed.APART_MS // DAY_MS
+    with closing(sqlite3.connect(old)) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+
+
+def test_damaged_sums_are_reported(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("INSERT INTO day_sums VALUES (0, x'00')")
+        file.commit()
+    with closing(SqliteReader(path)) as reader:
+        assert "it is damaged (" in refused(lambda: list(reader.day_sums(ALWAYS)))

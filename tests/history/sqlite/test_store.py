@@ -24,8 +24,9 @@ from dovetail.history.records import (
     Period,
     PodRecord,
     UseHour,
+    UseSum,
 )
-from dovetail.history.sqlite.reader import SqliteReader, UseSum
+from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.retention import Retention
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.history.store import HistoryStore, StoreError
@@ -196,7 +197,7 @@ def test_old_hours_are_added_up_to_days_and_old_days_dropped(
 
 def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path: Path) -> None:
     now_ms = 1000 * DAY_MS
-    old_ms, new_ms = 500 * DAY_MS, 900 * DAY_MS
+    old_ms, new_ms = 900 * DAY_MS, 998 * DAY_MS
     spans = [
         GpuSpan(f"g{n}", "node", 0, 1, "", "healthy", start, end)
         for n in range(600)
@@ -205,25 +206,27 @@ def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path:
     holds = [
         GpuHold("old", "g0", 1000, "whole", old_ms, old_ms + 1),
         GpuHold("new", "g0", 1000, "whole", new_ms, new_ms + 1),
+        GpuHold("still", "g1", 1000, "whole", old_ms),
     ]
     pods = [
         PodRecord("old", "a", "x", "j", submitted_ms=old_ms, ended_ms=old_ms + 1),
         PodRecord("new", "a", "y", "j", submitted_ms=new_ms, ended_ms=new_ms + 1),
         PodRecord("open", "a", "z", "j", submitted_ms=old_ms),
+        PodRecord("still", "a", "z", "j", submitted_ms=old_ms, ended_ms=old_ms + 1),
     ]
-    with closing(SqliteStore(tmp_path / "history.db")) as store:
+    with closing(SqliteStore(tmp_path / "history.db", Retention(5, 5, 5))) as store:
         store.write(HistoryBatch(now_ms, spans, holds, pods))
         assert store.known().start_ms == old_ms
         while store.retain(now_ms):
             pass
         assert {one.start_ms for one in store.spans(ALWAYS)} == {old_ms + 1}
-        assert [one.pod_uid for one in store.holds(ALWAYS)] == ["new"]
-        assert {one.uid for one in store.job("a", "j")} == {"new", "open"}
-        assert store.known() == Period(600 * DAY_MS, now_ms)
+        assert [one.pod_uid for one in store.holds(ALWAYS)] == ["new", "still"]
+        assert {one.uid for one in store.job("a", "j")} == {"new", "open", "still"}
+        assert store.known() == Period(995 * DAY_MS, now_ms)
         assert not store.retain(now_ms)
         # An id is never used for another pod.
         store.write(HistoryBatch(now_ms, holds=[GpuHold("third", "g1", 1000, "whole", now_ms)]))
-        assert {one.pod_uid for one in store.holds(ALWAYS)} == {"new", "third"}
+        assert {one.pod_uid for one in store.holds(ALWAYS)} == {"new", "still", "third"}
 
 
 def test_a_batch_that_fails_is_not_written_and_the_next_one_is(tmp_path: Path) -> None:
@@ -263,9 +266,9 @@ def test_a_reader_sees_the_file_as_it_was_when_it_was_opened(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    steps = 110
+    steps = 200
     subprocess.run([sys.executable, killed.__file__, tmp_path, str(steps)], check=True)
-    acknowledgements = 0
+    acknowledgements = summed = 0
     for step in range(1, steps + 1):
         acknowledged = len((tmp_path / f"{step}.acknowledged").read_text().splitlines())
         acknowledgements += acknowledged
@@ -276,8 +279,14 @@ def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(tmp_path: 
             for number in range(1, written + 1):
                 kept.write(killed.batch(number))
             assert shown(store, ALWAYS) == shown(kept, ALWAYS)
+            sums = list(store.day_sums(ALWAYS))
+            summed += len(sums)
+            store.run("DELETE FROM day_sums")
+            while store.retain(written * killed.APART_MS):
+                pass
+            assert [day for day in store.day_sums(ALWAYS) if day in sums] == sums
             store.write(killed.batch(written + 1))
-    assert acknowledgements > steps
+    assert acknowledgements > steps and summed > steps // 2
 
 
 def test_errors_have_the_file_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ import msgspec
 from dovetail.core.json_text import JsonError
 from dovetail.history.store import StoreError
 
-FORMAT = 1
-"""Of the file. A program opens its own format only; one with a newer format is to bring what changes this one."""
+FORMAT = 2
+"""Of the file. A writer brings an older one to it; a reader reads both."""
+SUMS_SINCE = 2
+"""The format since which there are sums of days."""
 APPLICATION = 0x44764869
 _SCHEMA = """
 CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), first_ms INTEGER, until_ms INTEGER NOT NULL);
@@ -73,6 +75,14 @@ CREATE TABLE pod_days (
 ) WITHOUT ROWID;
 CREATE TABLE gaps (start_ms INTEGER, end_ms INTEGER, reason TEXT NOT NULL, PRIMARY KEY (start_ms, end_ms));
 """
+_CHANGES = {
+    SUMS_SINCE: """
+CREATE TABLE day_sums (start_ms INTEGER PRIMARY KEY, sums BLOB NOT NULL);
+DROP INDEX holds_open;
+CREATE INDEX holds_ends ON holds (gpu, end_ms);
+""",
+}
+"""What was added by each format after the first one."""
 _RESTORE = "move it away, and restore a copy or begin a new one"
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("there is no room on its disk", "free some of the disk, or keep records for a shorter time"),
@@ -131,20 +141,19 @@ def open_to_write(path: Path, cache_mib: int) -> sqlite3.Connection:
 
 
 def _prepare(path: Path, file: sqlite3.Connection, cache_mib: int) -> None:
-    new = check_format(path, file)
-    if not new and (found := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+    found_format = check_format(path, file)
+    if found_format and (found := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise StoreError(str(path), f"it is damaged ({found})", _RESTORE)
     (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(str(path), f"its journal mode is {mode}", "keep it on a local disk: it has to be in WAL mode")
     file.execute("PRAGMA synchronous = FULL")
     file.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
-    if new:
-        settings = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};"
-        file.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {settings} COMMIT;")
-    else:
-        # Whether it can be written shows now, and not in the middle of the first batch.
-        file.executescript("BEGIN IMMEDIATE; UPDATE store SET until_ms = until_ms; COMMIT;")
+    # Whether it can be written shows now, and not in the middle of the first batch.
+    first = "UPDATE store SET until_ms = until_ms;" if found_format else _SCHEMA
+    changes = " ".join(change for number, change in _CHANGES.items() if number > found_format)
+    settings = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};"
+    file.executescript(f"BEGIN IMMEDIATE; {first} {changes} {settings} COMMIT;")
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
@@ -164,7 +173,7 @@ def _begin(path: Path, how: str) -> sqlite3.Connection:
     )
     try:
         file.execute("BEGIN")
-        if check_format(path, file):
+        if not check_format(path, file):
             raise StoreError(str(path), "it is empty", "wait until the collector has begun it")
         file.execute("SELECT 1 FROM store").fetchone()
     except sqlite3.OperationalError as error:
@@ -180,18 +189,19 @@ def _begin(path: Path, how: str) -> sqlite3.Connection:
     return file
 
 
-def check_format(path: Path, file: sqlite3.Connection) -> bool:
-    """Whether the file is new, without tables. Raises StoreError for a file that is not of this program's format."""
+def check_format(path: Path, file: sqlite3.Connection) -> int:
+    """The format of the file, 0 if it is new, without tables. Raises StoreError for a file of a format that this
+    program does not know."""
     (application,) = file.execute("PRAGMA application_id").fetchone()
     (found,) = file.execute("PRAGMA user_version").fetchone()
     (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not (application or found or tables):
-        return True
+        return 0
     if application != APPLICATION:
         raise StoreError(str(path), "it is a SQLite file of another program", "choose another file")
     if found > FORMAT:
         rule = f"it is of format {found}, and this program knows formats up to {FORMAT}"
         raise StoreError(str(path), rule, "use the version of Dovetail that wrote it, or a newer one")
-    if found < FORMAT:
+    if found < 1:
         raise StoreError(str(path), f"it is of the unknown format {found}", _RESTORE)
-    return False
+    return int(found)

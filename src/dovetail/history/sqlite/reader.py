@@ -10,14 +10,13 @@ Rules
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec import Struct
-
 from dovetail.core.json_text import decode_json
+from dovetail.history.day_sums import DaySums, decoded
 from dovetail.history.records import (
     DAY_MS,
     USE_BINS,
@@ -28,9 +27,10 @@ from dovetail.history.records import (
     Period,
     PodRecord,
     UseHour,
+    UseSum,
 )
 from dovetail.history.sqlite import uses
-from dovetail.history.sqlite.file import open_to_read, reported
+from dovetail.history.sqlite.file import SUMS_SINCE, open_to_read, reported
 
 KINDS: tuple[HoldKind, ...] = get_args(HoldKind)
 """Of holds, by their numbers in the file."""
@@ -42,10 +42,14 @@ _HOLDS = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM gpu_ids CROSS JOIN holds ON holds.gpu = gpu_ids.id JOIN pod_ids ON pod_ids.id = holds.pod
 """
-_HOLDS_OF_GPU = """
+_OF_GPU = """
 SELECT uid, milli, kind, start_ms, end_ms, device, named FROM holds JOIN pod_ids ON pod_ids.id = holds.pod
-WHERE gpu = ? AND start_ms < ? AND (end_ms = 0 OR end_ms > ?)
+WHERE gpu = ?1 AND
 """
+_FROM_FIRST = f"{_OF_GPU} start_ms < ?3 AND (+end_ms = 0 OR +end_ms > ?2)"
+_FROM_LAST = f"{_OF_GPU} end_ms > ?2 AND +start_ms < ?3 UNION ALL {_OF_GPU} end_ms < 1 AND +start_ms < ?3"
+"""The holds of a GPU that touch a period, found from the first one on or from the last: with a + before it a column is
+not searched in an index. `end_ms < 1` is 0, for which SQLite would search the table."""
 _HOLDS_OF = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.id = holds.gpu
@@ -79,15 +83,6 @@ _AT_ONCE = 500
 """Values in one question; SQLite has a bound for them."""
 
 
-class UseSum(Struct, frozen=True):
-    """How a pod used its GPUs in a period, all hours and GPUs added up (see `UseHour`)."""
-
-    pod_uid: str
-    measured_ms: int
-    use: int
-    idle_ms: int
-
-
 class SqliteReader:
     """A `HistoryReader` of a file. `file` is a connection that is open already. Raises StoreError."""
 
@@ -114,14 +109,29 @@ class SqliteReader:
             row.append(spot == 1)
             yield GpuSpan(*row)
 
+    def gpus(self) -> list[tuple[int, str]]:
+        """The ids and names of all GPUs, in the order of the names."""
+        return list(self._rows("SELECT id, name FROM gpu_ids ORDER BY name"))
+
+    def spans_on(self, gpus: Sequence[tuple[int, str]], period: Period) -> Iterator[GpuSpan]:
+        """Those of a few GPUs."""
+        ids = [gpu for gpu, _ in gpus]
+        return self._spans(f"gpu IN ({_marks(ids)}) AND {_TOUCHES}", *ids, period.end_ms, period.start_ms)
+
     def holds(self, period: Period) -> Iterator[GpuHold]:
+        return self.holds_on(self.gpus(), period)
+
+    def holds_on(self, gpus: Iterable[tuple[int, str]], period: Period) -> Iterator[GpuHold]:
+        """Those of these GPUs."""
         # GPU by GPU, as the holds of one are beside each other, so that only few have to be sorted at a time.
-        kinds = KINDS
-        for gpu, name in list(self._rows("SELECT id, name FROM gpu_ids ORDER BY name")):
+        kinds, known = KINDS, self.known()
+        later = known.end_ms - period.end_ms < period.start_ms - known.start_ms
+        question = _FROM_LAST if later else _FROM_FIRST
+        for gpu, name in gpus:
             found = [
                 GpuHold(uid, name, milli, kinds[kind], start_ms, end_ms, device, named == 1)
                 for uid, milli, kind, start_ms, end_ms, device, named in self._rows(
-                    _HOLDS_OF_GPU, (gpu, period.end_ms, period.start_ms)
+                    question, (gpu, period.start_ms, period.end_ms)
                 )
             ]
             found.sort(key=_within_gpu)
@@ -181,6 +191,16 @@ class SqliteReader:
         for row in self._rows(_USE_BY_POD, (first_ms, max(first_ms, last_ms), period.start_ms, period.end_ms)):
             yield UseSum(*row)
 
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        ((found,),) = self._rows("PRAGMA user_version")
+        if found < SUMS_SINCE:
+            return
+        question = "SELECT sums FROM day_sums WHERE start_ms >= ? AND start_ms <= ? ORDER BY start_ms"
+        for (blob,) in self._rows(question, (period.start_ms, period.end_ms - DAY_MS)):
+            with reported(self.path):
+                day = decoded(blob)
+            yield day
+
     def gaps(self, period: Period) -> Iterator[Gap]:
         question = "SELECT start_ms, end_ms, reason FROM gaps WHERE start_ms < ? AND end_ms > ? ORDER BY 1, 2"
         for row in self._rows(question, (period.end_ms, period.start_ms)):
@@ -193,7 +213,7 @@ def _portions(uids: Collection[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _marks(values: Collection[str]) -> str:
+def _marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))
 
 

@@ -5,7 +5,8 @@ Rules
 - Work is done in steps of a bounded size, each a transaction of its own: an hour of use, some GPUs, some pods. So the
   next batch never waits for long.
 - A step is done once or not at all. A day that is half added up is right: its other hours are still there.
-- What has not ended is kept, and gaps are. The id of a pod that was dropped is dropped, and never used again.
+- What has not ended is kept, and gaps are. A pod is kept as long as there is a record of what it held. The id of a pod
+  that was dropped is dropped, and never used again. The sums of a day are dropped before anything else of the day.
 """
 
 from __future__ import annotations
@@ -42,12 +43,17 @@ class Sweep:
     def step(self, now_ms: int) -> bool:
         """One step. Whether there is more to do."""
         keep = self._retention
+        self._run("DELETE FROM day_sums WHERE start_ms < ?", (self.kept_since_ms(now_ms),))
         return (
             self._add_up(now_ms - keep.hours_days * DAY_MS)
             or self._drop_use(now_ms - keep.days_days * DAY_MS)
-            or self._drop_pods(now_ms - keep.records_days * DAY_MS)
             or self._drop_of_gpus(now_ms - keep.records_days * DAY_MS)
+            or self._drop_pods(now_ms - keep.records_days * DAY_MS)
         )
+
+    def kept_since_ms(self, now_ms: int) -> int:
+        """Since when use and records are kept."""
+        return now_ms - min(self._retention.days_days, self._retention.records_days) * DAY_MS
 
     def _add_up(self, before_ms: int) -> bool:
         """Add the oldest hour to its day."""
@@ -74,7 +80,8 @@ class Sweep:
 
     def _drop_pods(self, before_ms: int) -> bool:
         """Drop some of the pods that ended, a day after all that belongs to them."""
-        ended = f"SELECT id FROM pods WHERE ended_ms > 0 AND ended_ms < ? LIMIT {_ROWS_AT_ONCE}"
+        held = "EXISTS (SELECT 1 FROM holds WHERE pod = pods.id)"
+        ended = f"SELECT id FROM pods WHERE ended_ms > 0 AND ended_ms < ? AND NOT {held} LIMIT {_ROWS_AT_ONCE}"
         found = self._run(ended, (before_ms - DAY_MS,)).fetchall()
         for row in found:
             self._run("DELETE FROM pods WHERE id = ?", row)
