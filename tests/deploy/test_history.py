@@ -38,9 +38,10 @@ def test_it_may_read_what_the_scheduler_reads_and_write_nothing() -> None:
 
 
 def test_it_runs_once_restricted_with_the_options_of_the_command() -> None:
-    (deployment,) = documents("deployment.yaml")
-    spec = deployment["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    (stateful_set,), (service,) = documents("statefulset.yaml"), documents("service.yaml")
+    spec = stateful_set["spec"]
+    assert (spec["replicas"], spec["serviceName"]) == (1, service["metadata"]["name"])
+    assert service["spec"]["selector"] == spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
     pod = spec["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
     (container,) = pod["containers"]
@@ -55,13 +56,13 @@ def test_it_runs_once_restricted_with_the_options_of_the_command() -> None:
     (store,) = [option.partition("=")[2] for option in options if option.startswith("--store=")]
     (mount,) = container["volumeMounts"]
     assert store.startswith(f"{mount['mountPath']}/")
-    (volume,), (claim,) = pod["volumes"], documents("volume.yaml")
-    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    (claim,) = spec["volumeClaimTemplates"]
+    assert mount["name"] == claim["metadata"]["name"]
 
 
 def test_only_prometheus_reaches_it() -> None:
-    (deployment,), (policy,) = documents("deployment.yaml"), documents("network-policy.yaml")
-    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+    (stateful_set,), (policy,) = documents("statefulset.yaml"), documents("network-policy.yaml")
+    assert policy["spec"]["podSelector"] == stateful_set["spec"]["selector"]
     (rule,) = policy["spec"]["ingress"]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}]
 

@@ -131,8 +131,8 @@ def problems(facts: InstallationFacts) -> list[tuple[str, str]]:
     return [(one.object, one.wrong) for one in found]
 
 
-def test_the_endpoints_of_agents_are_a_component_that_can_be_broken() -> None:
-    name = "dovetail-agent-planes"
+@pytest.mark.parametrize("name", ["dovetail-agent-planes", "dovetail-collector"])
+def test_a_process_with_a_volume_is_a_component_that_can_be_broken(name: str) -> None:
     facts = replace(HEALTHY, stateful_sets=(deployment(name),))
     assert problems(facts) == []
     (shown,) = [one for one in view(facts).components if one.name == name]

@@ -65,7 +65,9 @@ def made() -> list[Document]:
         files += [path for path in sorted((DEPLOY / part).glob("*.yaml")) if path.name != "kustomization.yaml"]
     for folder in (DEPLOY / "functions", DEPLOY / "agent/functions"):
         files += sorted(folder.glob("*/role.yaml"))
-    files += [path for path in sorted((DEPLOY / "functions/views").glob("*.yaml")) if path.name != "kustomization.yaml"]
+    for part in ("views", "history"):
+        folder = DEPLOY / "functions" / part
+        files += [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
     found = [one for path in files for one in documents(path) if one["kind"] != "Namespace"]
     for one in found:
         one["metadata"].setdefault("labels", {}).update(OURS)
