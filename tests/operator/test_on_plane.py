@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.aggregated.registration import register
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
 from dovetail.kube.api.discovery import discover
@@ -22,7 +23,7 @@ from dovetail.operator.kinds import OWNED
 from dovetail.operator.rendering.stack_objects import MANAGED_BY
 from dovetail.operator.run import OperatorOptions, parts, run
 from dovetail.operator.views import state
-from dovetail.scheduler.view_registration import register
+from dovetail.scheduler.view_process import VIEWS
 from tests.patience import PATIENCE_S
 from tools.controlplane.credentials import Authority
 from tools.controlplane.plane import Plane
@@ -246,7 +247,7 @@ async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pyte
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
 
             async def lives() -> bool:
-                return await register(scheduler, NAMESPACE, NOBODY, 10352, certificate)
+                return await register(scheduler, VIEWS, NAMESPACE, NOBODY, 10352, certificate)
 
             await until(views, "False NotRegistered")
             assert not await registered()
@@ -277,7 +278,7 @@ async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pyte
         await installed.applied()
         monkeypatch.undo()
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
-            await until(lambda: register(scheduler, NAMESPACE, NOBODY, 10352, certificate), True)
+            await until(lambda: register(scheduler, VIEWS, NAMESPACE, NOBODY, 10352, certificate), True)
         await installed.stack({"scheduler": {"views": False}})
         await until(registered, False)
         await until(views, "")

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from dovetail.aggregated.registration import register
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.metrics import WRITES
 from dovetail.operator.rendering.stack_objects import ORDER
-from dovetail.scheduler.view_registration import API_SERVICE, register
+from dovetail.scheduler.view_process import VIEWS
 from tests.operator.stack_world import World
 
 SYSTEM = "dovetail-system"
@@ -44,7 +45,7 @@ class Views:
     @property
     def api(self) -> dict[str, Any] | None:
         """The APIService."""
-        return self._world.get(APIS, "", API_SERVICE)
+        return self._world.get(APIS, "", VIEWS.api_service)
 
     @property
     def addresses(self) -> list[str]:
@@ -61,7 +62,7 @@ class Views:
     async def look(self) -> None:
         """The leader registers, and the API server asks it."""
         if self.leader is not None and self._world.get(SLICES, SYSTEM, SLICE) is not None:
-            await register(self._client, SYSTEM, self.leader[0], 10352, self.leader[1])
+            await register(self._client, VIEWS, SYSTEM, self.leader[0], 10352, self.leader[1])
         if (api := self.api) is None:
             return
         answered = self.leader is not None and self.reached and "caBundle" in api["spec"]
