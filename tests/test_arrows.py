@@ -42,12 +42,14 @@ ROOMS = {
     "advice": {"core", "history", "kube", "monitoring"},
     "history": {"aggregated", "core", "kube", "monitoring"},
     "cost": {"advice", "core", "history"},
+    "historyserver": {"advice", "aggregated", "core", "cost", "history", "kube"},
     "cli": {
         "advice",
         "agentplanes",
         "core",
         "cost",
         "history",
+        "historyserver",
         "jobs",
         "kube",
         "scheduler",
@@ -64,7 +66,16 @@ ROOMS = {
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
 KUBE_FOR_CLI = {
-    *("api.config", "api.errors", "api.rights", "maintenances", "namespaces", "objects.views", "queue_changes"),
+    *(
+        "api.config",
+        "api.errors",
+        "api.rights",
+        "maintenances",
+        "namespaces",
+        "objects.history",
+        "objects.views",
+        "queue_changes",
+    ),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.record", "manifests.templates"),

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.aggregated.registration import NoFrontProxy, Registration, address_of, authentication, register
+from dovetail.aggregated.registration import ApiObjects, NoFrontProxy, address_of, authentication, register
 from dovetail.kube.api.errors import NotFound
 
-API = Registration("dovetail-views", "v1alpha1.views.dovetail.dev")
+API = ApiObjects("dovetail-views", "v1alpha1.views.dovetail.dev")
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
 

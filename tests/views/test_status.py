@@ -214,6 +214,10 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
             ("GPUStack dovetail", "NotAnswered: nothing answered"),
         ),
         (
+            {"stacks": (stack(conditions=condition("HistoryAvailable", "NotAnswered", "no collector")),)},
+            ("GPUStack dovetail", "NotAnswered: no collector"),
+        ),
+        (
             {"stacks": (stack(conditions=condition("Accepted", "Contradiction")),)},
             ("GPUStack dovetail", "Contradiction"),
         ),

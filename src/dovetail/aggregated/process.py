@@ -24,7 +24,7 @@ from msgspec import Struct
 from prometheus_client import Counter, Gauge
 
 from dovetail.aggregated.front_proxy import FrontProxy, Listening
-from dovetail.aggregated.registration import Registration, address_of, authentication, register
+from dovetail.aggregated.registration import ApiObjects, address_of, authentication, register
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import ApiError
@@ -44,7 +44,7 @@ class AnsweredApi(Struct, frozen=True):
 
     module: str
     what: str
-    registration: Registration
+    registration: ApiObjects
     up: Gauge
     ends: Counter
     log: Logger

@@ -25,7 +25,7 @@ from dovetail.kube.api.resources import API_SERVICES, CONFIG_MAPS, ENDPOINT_SLIC
 AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
 
 
-class Registration(Struct, frozen=True):
+class ApiObjects(Struct, frozen=True):
     """The names of the objects of an API: its Service and the EndpointSlices of that, and its APIService."""
 
     service: str
@@ -65,7 +65,7 @@ def _names(data: dict[str, str], key: str) -> tuple[str, ...]:
 
 
 async def register(
-    client: Client, registration: Registration, namespace: str, address: str, port: int, ca_pem: str
+    client: Client, registration: ApiObjects, namespace: str, address: str, port: int, ca_pem: str
 ) -> bool:
     """Direct the API server to this address. Returns False where the API is not there: the operator registers it once
     it sees the address. Raises ApiError."""

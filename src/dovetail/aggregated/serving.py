@@ -45,7 +45,7 @@ _quiet.propagate = False
 _log = logging.getLogger(__name__)
 
 
-class ApiServer:
+class AggregatedServer:
     """Answers requests for one API. `ask` is for the class of each API."""
 
     def __init__(self, api: ServedApi, front_proxy: FrontProxy) -> None:

@@ -8,14 +8,14 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from dovetail.aggregated.process import AnsweredApi, AnsweringProcess, Starter
-from dovetail.aggregated.registration import Registration
+from dovetail.aggregated.registration import ApiObjects
 from dovetail.kube.api.client import Client
 from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
 from dovetail.scheduler import metrics
 from dovetail.scheduler.view_feed import ViewFeed
 
 MODULE = "dovetail.viewserver"
-VIEWS = Registration("dovetail-views", f"{VIEWS_VERSION}.{VIEWS_GROUP}")
+VIEWS = ApiObjects("dovetail-views", f"{VIEWS_VERSION}.{VIEWS_GROUP}")
 
 
 class ViewStarter(Starter):

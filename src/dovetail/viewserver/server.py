@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from dovetail.aggregated.front_proxy import FrontProxy
 from dovetail.aggregated.question import Question, Reply
-from dovetail.aggregated.serving import TIME_S, ApiServer, body_of
+from dovetail.aggregated.serving import TIME_S, AggregatedServer, body_of
 from dovetail.viewserver.answers import API, POSTED
 from dovetail.viewserver.generations import Generations
 from dovetail.viewserver.whatifs import WhatIfs
 
 
-class ViewServer(ApiServer):
+class ViewServer(AggregatedServer):
     """Answers requests, each with what `generations` answer, or `what_ifs`."""
 
     def __init__(self, generations: Generations, what_ifs: WhatIfs, front_proxy: FrontProxy) -> None:

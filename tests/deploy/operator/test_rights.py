@@ -347,9 +347,9 @@ VIEWS = {"name": "dovetail-views", "namespace": "dovetail-system", "port": 443}
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"service": VIEWS | {"name": "other"}}, "Service dovetail-views"),
-        ({"service": VIEWS | {"namespace": "default"}}, "Service dovetail-views"),
-        ({"service": None}, "Service dovetail-views"),
+        ({"service": VIEWS | {"name": "other"}}, "dovetail-views"),
+        ({"service": VIEWS | {"namespace": "default"}}, "dovetail-views"),
+        ({"service": None}, "dovetail-views"),
         ({"insecureSkipTLSVerify": True}, "trusts"),
         ({"caBundle": CERTIFICATE}, "trusts"),
     ],

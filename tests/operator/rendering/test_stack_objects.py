@@ -242,24 +242,37 @@ def test_options_of_the_endpoints_of_agents() -> None:
 def test_options_of_the_collector_and_its_volume() -> None:
     history = {
         "enabled": True, "storage": "1Ti", "storageClass": "fast", "days": 800, "hourlyDays": 60,
-        "extraArgs": ["--write-every=2"], "resources": {"limits": {"memory": "4Gi"}},
+        "prices": "our-prices", "extraArgs": ["--write-every=2"], "resources": {"limits": {"memory": "4Gi"}},
     }  # fmt: skip
     found = objects({"history": history, "scheduler": {"schedulerName": "other"}})
     stateful_set = select(found, "StatefulSet", "dovetail-collector")
     (container,), (claim,) = containers(stateful_set), stateful_set["spec"]["volumeClaimTemplates"]
-    assert container["args"][2:] == [
-        "--scheduler-name=other", "--days-by-day=800", "--days-of-records=800", "--days-by-hour=60", "--write-every=2",
+    assert container["args"][3:] == [
+        "--scheduler-name=other", "--days-by-day=800", "--days-of-records=800", "--days-by-hour=60",
+        "--prices=/etc/dovetail/prices", "--write-every=2",
     ]  # fmt: skip
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}}
     assert (claim["spec"]["storageClassName"], claim["spec"]["resources"]["requests"]) == ("fast", {"storage": "1Ti"})
+    (volume,) = pod_spec(stateful_set)["volumes"]  # type: ignore[index]
+    assert volume == {"name": "prices", "configMap": {"name": "our-prices"}}
+    assert {"name": "prices", "mountPath": "/etc/dovetail/prices", "readOnly": True} in container["volumeMounts"]
     known = {option: param.default for param in collector_command.params for option in param.opts}
     assert {one.partition("=")[0] for one in container["args"][1:]} <= known.keys()
     spec = StackSpec().history
     assert (known["--days-by-day"], known["--days-of-records"], known["--days-by-hour"]) == (
         spec.days, spec.days, spec.hourly_days,
     )  # fmt: skip
-    for name in (*known.keys() - {"--write-every", "--watchdog", "--log-level", "--log-format"}, "--days-of-x"):
-        refused = made({"history": {"extraArgs": [f"{name}=x"]}})
+    for name in (
+        "--store",
+        "--answers",
+        "--prices",
+        "--days-by-day",
+        "--days-by-hour",
+        "--agent-namespace",
+        "--listen",
+        "--context",
+    ):
+        refused = made({"history": {"extraArgs": [f"--{name}=x"]}})
         assert [one.field for one in refused.problems] == ["spec.history.extraArgs"], name
 
 
@@ -538,11 +551,11 @@ def test_how_prometheus_finds_the_pods(scrape: str, found: Found, monitors: bool
             annotations = metadata.get("annotations", {})
             assert (annotations.get("prometheus.io/scrape") == "true") == annotated
             ports = {port["containerPort"]: port["name"] for each in containers(one) for port in each["ports"]}
-            if annotated and {"endpoints", "views"} & {*ports.values()}:
+            if annotated and {"endpoints", "views", "answers"} & {*ports.values()}:
                 assert ports[int(annotations["prometheus.io/port"])] == "http", "endpoints and views serve no metrics"
     if monitors:
         ports = {port["name"] for one in rendered if one["kind"] in WORKLOADS for each in containers(one)
-                 for port in each["ports"]} - {"endpoints", "views"}  # fmt: skip
+                 for port in each["ports"]} - {"endpoints", "views", "answers"}  # fmt: skip
         services = [one for one in rendered if one["kind"] == "ServiceMonitor"]
         endpoints = [*(endpoint for one in services for endpoint in one["spec"]["endpoints"]),
                      *select(rendered, "PodMonitor", "dovetail-agent")["spec"]["podMetricsEndpoints"]]  # fmt: skip

@@ -110,13 +110,15 @@ class AgentPlanesSpec(Wire, frozen=True):
 
 class HistorySpec(Wire, frozen=True):
     """The collector of the history, `dovetail collector`, and its volume. `storage_class` "" is that of the cluster.
-    `days` is for how long all is kept, `hourly_days` for how long use is kept by the hour."""
+    `days` is for how long all is kept, `hourly_days` for how long use is kept by the hour. `prices` is a ConfigMap with
+    files of prices, "" for none."""
 
     enabled: bool = False
     storage: str = "20Gi"
     storage_class: str = ""
     days: int = 400
     hourly_days: int = 35
+    prices: str = ""
     resources: Resources = Resources()
     extra_args: tuple[str, ...] = ()
 

@@ -33,7 +33,9 @@ _AGENTS = re.compile(
     r"node-name|listen|[a-z]+-root(-on-host)?|[a-z]+-folder)(=.*)?"
 )
 _AGENT_PLANES = re.compile(r"--(state|plane|address|url|tls-[a-z]+|scheduler-name|kubeconfig|context|listen)(=.*)?")
-_COLLECTORS = re.compile(r"--(store|days-[a-z-]+|agent-namespace|scheduler-name|kubeconfig|context|listen)(=.*)?")
+_COLLECTORS = re.compile(
+    r"--(store|answers|prices|days-[a-z-]+|agent-namespace|scheduler-name|kubeconfig|context|listen)(=.*)?"
+)
 _OWN_FIELD = "must not set what the operator sets, or what has a field of its own"
 
 

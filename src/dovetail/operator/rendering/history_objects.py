@@ -16,6 +16,7 @@ from dovetail.operator.rendering.sources import image_name, set_images, set_reso
 Document = dict[str, Any]
 
 NAME = "dovetail-collector"
+PRICES = "/etc/dovetail/prices"
 _DEFAULTS = HistorySpec()
 
 
@@ -32,6 +33,10 @@ def history_objects(spec: StackSpec, operator_image: str) -> tuple[list[Document
     claim["spec"]["resources"]["requests"]["storage"] = history.storage
     if history.storage_class:
         claim["spec"]["storageClassName"] = history.storage_class
+    if history.prices:
+        container["volumeMounts"].append({"name": "prices", "mountPath": PRICES, "readOnly": True})
+        volumes = stateful_set["spec"]["template"]["spec"].setdefault("volumes", [])
+        volumes.append({"name": "prices", "configMap": {"name": history.prices}})
     set_resources(container, history.resources)
     return objects, list(resource_problems(container, "spec.history.resources"))
 
@@ -43,3 +48,5 @@ def _options(history: HistorySpec) -> Iterator[str]:
         yield f"--days-of-records={history.days}"
     if history.hourly_days != _DEFAULTS.hourly_days:
         yield f"--days-by-hour={history.hourly_days}"
+    if history.prices:
+        yield f"--prices={PRICES}"

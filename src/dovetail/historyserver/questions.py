@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of the history, as it is on the wire.
+
+Rules: what is as by default is not sent, so that an older collector answers what it knows. A field that it does not
+know is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, SIZE_ADVICE, USE_REPORTS
+
+BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day")
+"""What GPU time can be grouped by, besides labels."""
+LABEL = "label="
+_LABEL_KEY = re.compile(r"label=([A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)")
+HOUR_MS = 3_600_000
+
+
+class QuestionError(Exception):
+    """A question that cannot be answered as it is; the message is why, in the words of the command's options."""
+
+
+class NoSuchJob(QuestionError):
+    """No job of the history has this name."""
+
+
+class _Question(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class JobTerm(_Question, frozen=True):
+    """A requirement on the labels of a pod of the job."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class PastJobsQuestion(_Question, frozen=True):
+    """Jobs of the past. `names` are [NAMESPACE/]JOB or patterns, `outcomes` how they ended. `since` and `until` are
+    epoch milliseconds, or so long before the end of the history where `..._ago`."""
+
+    names: tuple[str, ...] = ()
+    namespace: str = ""
+    users: tuple[str, ...] = ()
+    queue: str = ""
+    outcomes: tuple[str, ...] = ()
+    labels: tuple[JobTerm, ...] = ()
+    since_ms: int | None = None
+    since_ago: bool = False
+    until_ms: int | None = None
+    until_ago: bool = False
+
+
+class UseQuestion(_Question, frozen=True):
+    """How the GPUs of a period were used. `by` is one of BY, or LABEL and a key; `parents` are those of queues."""
+
+    by: str = "team"
+    period: str = "30d"
+    time_zone: str = "UTC"
+    level: int = 1
+    parents: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Raises QuestionError."""
+        if self.by not in BY and not _LABEL_KEY.fullmatch(self.by):
+            raise QuestionError(f"{self.by!r} is none of {', '.join(BY)} and {LABEL}KEY, where KEY is a label of pods")
+
+
+class CostQuestion(UseQuestion, frozen=True):
+    """What they cost; `idle` is how time is divided that nobody held."""
+
+    idle: str = "separate"
+
+
+class IdleQuestion(_Question, frozen=True):
+    """Pods that hold GPUs and do not use them."""
+
+    namespace: str = ""
+    users: tuple[str, ...] = ()
+    queue: str = ""
+    least_ms: int = HOUR_MS
+    exempt: tuple[str, ...] = ()
+
+
+class AdviceQuestion(_Question, frozen=True):
+    """Advice on the size of jobs, by [NAMESPACE/]NAME, or of all; from so long before the end of the history."""
+
+    jobs: tuple[str, ...] = ()
+    namespace: str = ""
+    seconds: float = 30 * 86_400
+
+
+HistoryAsked: TypeAlias = PastJobsQuestion | UseQuestion | CostQuestion | IdleQuestion | AdviceQuestion
+KINDS: dict[str, type[HistoryAsked]] = {
+    PAST_JOBS.plural: PastJobsQuestion,
+    USE_REPORTS.plural: UseQuestion,
+    COSTS.plural: CostQuestion,
+    IDLE_LISTS.plural: IdleQuestion,
+    SIZE_ADVICE.plural: AdviceQuestion,
+}
+"""The question of each resource."""
