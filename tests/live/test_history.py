@@ -134,6 +134,10 @@ def _commands_say_the_same_as_the_file(world: _World) -> None:
         asked = world.dovetail("olga", *command)
         assert (asked.returncode, asked.stdout) == (0, world.of_file(*command)), asked.stderr
         assert f"{HIDDEN}-b" in asked.stdout
+    # The context has another namespace.
+    assert world.dovetail("alice", "history").returncode == 1
+    for command in ("history", "idle", "advise", "cost", "report"):
+        assert world.dovetail("alice", command, "-n", "team-a").returncode == 0
     context = ("config", "set-context", "--current", "--namespace=team-a")
     world.plane.kubectl(f"--kubeconfig={world.users['alice']}", *context)
     for command in (("cost", "--by", "job"), ("report",), ("history",), ("idle",), ("advise",)):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
+from msgspec.structs import replace
 
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.console import Console
@@ -59,11 +59,12 @@ def command(
 
     source.check_prices(prices)
     question = AdviceQuestion(jobs, namespace or "", seconds)
+    source = replace(source, namespace=question.namespace)
     answer = source.answer(
         SIZE_ADVICE, question, JobAdviceList, lambda reader: advice_of(reader, question, book_of(prices))
     )
     if record:
-        answer = msgspec.structs.replace(answer, earlier=_followed(record, source, question))
+        answer = replace(answer, earlier=_followed(record, source, question))
     earlier = answer.earlier
     console = Console()
     if form.whole:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from dovetail.cli.console import Console
 from dovetail.cli.history_columns import COLUMNS, HistoryJob, job_row
@@ -97,6 +98,7 @@ def command(
         names, "" if everywhere else namespace, tuple(filter(None, users.split(","))), queue, outcomes, terms,
         since_ms, since_ago, until_ms, until_ago,
     )  # fmt: skip
+    source = replace(source, namespace=question.namespace)
     answer = source.answer(PAST_JOBS, question, PastJobs, lambda reader: past_jobs_of(reader, question))
     found, known = [job_row(job) for job in answer.jobs], answer.known
     _check_named(names, found, source.name)

@@ -27,11 +27,13 @@ _NO_COLLECTOR = "the history of a cluster is answered where the GPUStack has spe
 
 
 class HistorySource(Struct, frozen=True):
-    """A file, or the collector of a cluster. `own`: as users of this namespace see it."""
+    """A file, or the collector of a cluster. `own`: as users of this namespace see it. `namespace` is asked for where
+    the asker may not see all; "" is that of the context."""
 
     store: Path | None
     config: ClusterConfig | None
     own: str = ""
+    namespace: str = ""
 
     @property
     def name(self) -> str:
@@ -72,7 +74,7 @@ class HistorySource(Struct, frozen=True):
         text = msgspec.json.encode(question).decode()
         if len(text) > LONGEST_QUESTION:
             raise click.ClickException(f"the question is longer than {LONGEST_QUESTION} characters: name fewer things")
-        namespace = self.own or self.config.namespace
+        namespace = self.own or self.namespace or self.config.namespace
         request = ViewRequest(resource, namespace, query={QUESTION: text}, alone=bool(self.own))
         try:
             return decode_json(run(read_view(self.config, request), self.config.server).answer, kind)
@@ -93,7 +95,10 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                 if value is not None:
                     raise click.UsageError(f"--store and {option} both choose the history: use one of them")
-        config = config_of(kubeconfig, context) if store is None else None
+        try:
+            config = config_of(kubeconfig, context) if store is None else None
+        except click.ClickException as error:
+            raise click.ClickException(f"{error.message}; --store reads a file") from error
         command(source=HistorySource(store, config), **rest)
 
     return _store_option(kubeconfig_options(sourced))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from dovetail.cli.console import Console
 from dovetail.cli.history_store import HistorySource, source_options
@@ -51,6 +52,7 @@ def command(
     source.check_prices(prices)
     of = tuple(filter(None, users.split(",")))
     question = IdleQuestion(namespace or "", of, queue, round(least_s * 1000), exempt)
+    source = replace(source, namespace=question.namespace)
     answer = source.answer(IDLE_LISTS, question, IdleList, lambda reader: idle_of(reader, question, book_of(prices)))
     console = Console()
     if form.whole:
