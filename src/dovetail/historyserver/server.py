@@ -54,6 +54,8 @@ from dovetail.kube.objects.history import (
 from dovetail.kube.objects.views import ViewDocument, ViewMeta
 
 A_MINUTE, MOST_WAITING = 30, 16
+TIME_S, WAIT_S = 45.0, 10.0
+"""A month of a large cluster takes long on a busy machine."""
 MOST_BYTES = 1 << 30
 """The memory that a question may take."""
 _RESOURCES = {one.plural: one for one in HISTORIES}
@@ -76,7 +78,7 @@ class HistoryServer(AggregatedServer):
     def __init__(self, front_proxy: FrontProxy, store: Path, prices: PriceSources) -> None:
         super().__init__(API, front_proxy)
         self._store, self._prices = store, prices
-        self._turns = Turns("question", A_MINUTE, MOST_WAITING)
+        self._turns = Turns("question", A_MINUTE, MOST_WAITING, TIME_S, WAIT_S)
 
     async def ask(self, question: Question, user: str, request: web.BaseRequest) -> Reply:
         """The reply to a question. Raises BadQuestion."""
