@@ -38,6 +38,9 @@ def write(path: Path, chance: Random) -> None:
     store = SqliteStore(path)
     gaps = [Gap(START + HOUR_MS, START + 2 * HOUR_MS, "the collector did not run")]
     store.write(HistoryBatch(START + HOURS * HOUR_MS, spans, holds, pods, use, gaps))
+    # What else the collector does from time to time.
+    while store.retain(START + (HOURS + 24) * HOUR_MS):
+        pass
     store.close()
 
 
