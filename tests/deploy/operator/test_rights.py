@@ -379,6 +379,13 @@ def test_it_registers_no_other_api_and_directs_no_other_service(operator: Accoun
     other["metadata"]["name"] = "v1alpha1.other.dovetail.dev"
     operator.apply_refused(other)
     operator.refused("delete", "apiservice", "v1.apps")
+    # Each API has its own Service.
+    (history,) = documents(DEPLOY / "functions/history/apiservice.yaml")
+    history["metadata"]["labels"] = OURS
+    crossed = history | {"spec": history["spec"] | {"service": VIEWS}}
+    assert "the history by dovetail-history" in operator.apply_refused(crossed)
+    operator.apply(history)
+    operator.run("delete", "apiservice", history["metadata"]["name"])
     own = next(one for one in documents(DEPLOY / "functions/views/service.yaml") if one["kind"] == "EndpointSlice")
     for meta in ({"name": "kubernetes"}, {"namespace": "default"}):
         operator.apply_refused(own | {"metadata": own["metadata"] | {"labels": OURS} | meta})
