@@ -72,7 +72,7 @@ def _with_labels(pods: Iterable[PodRecord], asked: PastJobsQuestion) -> list[Pod
     pods = list(pods)
     if not asked.labels:
         return pods
-    terms = [Requirement(one.key, one.operator, one.values) for one in asked.labels]  # type: ignore[arg-type]
+    terms = [Requirement(one.key, one.operator, one.values) for one in asked.labels]
     keys = {(one.namespace, one.job) for one in pods if all(holds(term, one.labels.get(term.key)) for term in terms)}
     return [one for one in pods if (one.namespace, one.job) in keys]
 

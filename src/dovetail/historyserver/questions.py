@@ -8,10 +8,11 @@ know is refused.
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from dovetail.core.model import Operator
 from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, SIZE_ADVICE, USE_REPORTS
 
 BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day")
@@ -19,6 +20,9 @@ BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu"
 LABEL = "label="
 _LABEL_KEY = re.compile(r"label=([A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)")
 HOUR_MS = 3_600_000
+_MOST = 1 << 53
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+"""Within what a store can compare."""
 
 
 class QuestionError(Exception):
@@ -37,7 +41,7 @@ class JobTerm(_Question, frozen=True):
     """A requirement on the labels of a pod of the job."""
 
     key: str
-    operator: str
+    operator: Operator
     values: tuple[str, ...] = ()
 
 
@@ -51,9 +55,9 @@ class PastJobsQuestion(_Question, frozen=True):
     queue: str = ""
     outcomes: tuple[str, ...] = ()
     labels: tuple[JobTerm, ...] = ()
-    since_ms: int | None = None
+    since_ms: Milliseconds | None = None
     since_ago: bool = False
-    until_ms: int | None = None
+    until_ms: Milliseconds | None = None
     until_ago: bool = False
 
 
@@ -63,7 +67,7 @@ class UseQuestion(_Question, frozen=True):
     by: str = "team"
     period: str = "30d"
     time_zone: str = "UTC"
-    level: int = 1
+    level: Annotated[int, Meta(ge=1, le=32)] = 1
     parents: dict[str, str] = {}
 
     def check(self) -> None:
@@ -84,7 +88,7 @@ class IdleQuestion(_Question, frozen=True):
     namespace: str = ""
     users: tuple[str, ...] = ()
     queue: str = ""
-    least_ms: int = HOUR_MS
+    least_ms: Milliseconds = HOUR_MS
     exempt: tuple[str, ...] = ()
 
 
@@ -93,7 +97,7 @@ class AdviceQuestion(_Question, frozen=True):
 
     jobs: tuple[str, ...] = ()
     namespace: str = ""
-    seconds: float = 30 * 86_400
+    seconds: Annotated[float, Meta(ge=0, le=_MOST)] = 30 * 86_400
 
 
 HistoryAsked: TypeAlias = PastJobsQuestion | UseQuestion | CostQuestion | IdleQuestion | AdviceQuestion

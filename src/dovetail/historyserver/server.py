@@ -94,7 +94,9 @@ class HistoryServer(AggregatedServer):
             await process.prepared(time_s)
             return await process.reply(msgspec.json.encode(question), time_s)
         except ProcessEnded as error:
-            raise BadQuestion(503, "the process ended before it answered: ask for a shorter period") from error
+            raise BadQuestion(
+                503, "the process ended before it answered: ask for a shorter period, or see the log of the collector"
+            ) from error
         finally:
             process.end()
 
