@@ -97,7 +97,7 @@ def test_the_answers_are_those_of_the_file(store: Path) -> None:
 
 
 def test_no_name_of_another_namespace_is_in_any_answer(store: Path) -> None:
-    """Whatever is asked, in answers and in errors; and it is in those for who may see all."""
+    """Whatever is asked, in answers and in errors; and they are in those for users that may see all."""
     marked = 0
     for resource, questions in ALL.items():
         for asked in questions:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server with real TLS and a process for each question: who gets an answer, and bounds."""
+"""The server with real TLS and a process for each question: which client gets an answer, and bounds."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_the_history_behind_the_real_api_server(plane_factory: Callable[..., Any
         _until(lambda: world.ask("olga", "/pastjobs"), lambda found: len(found["jobs"]) == 2)
         _refuses_what_rbac_does_not_grant(world)
         _shows_own_names_and_totals(world)
-        _commands_say_the_same_as_the_file(world)
+        _commands_answer_as_the_file_does(world)
         # Questions keep nothing from being written.
         before = world.ask("olga", "/pastjobs")["known"]["end_ms"]
         for _ in range(5):
@@ -121,7 +121,7 @@ def _shows_own_names_and_totals(world: _World) -> None:
     assert {row["name"] for row in named if row["kind"] == "group"} == {"team-a/runs", f"{HIDDEN}-b/{HIDDEN}-runs"}
 
 
-def _commands_say_the_same_as_the_file(world: _World) -> None:
+def _commands_answer_as_the_file_does(world: _World) -> None:
     """Of a time that is over."""
     known = world.ask("olga", "/pastjobs")["known"]
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known["end_ms"] // 1000))

@@ -55,14 +55,11 @@ def command(
     from dovetail.cli import advise_report
     from dovetail.historyserver.answers import advice_of
     from dovetail.historyserver.questions import AdviceQuestion
-    from dovetail.kube.objects.history import SIZE_ADVICE
 
     source.check_prices(prices)
     question = AdviceQuestion(jobs, namespace or "", seconds)
     source = replace(source, namespace=question.namespace)
-    answer = source.answer(
-        SIZE_ADVICE, question, JobAdviceList, lambda reader: advice_of(reader, question, book_of(prices))
-    )
+    answer = source.answer(question, JobAdviceList, lambda reader: advice_of(reader, question, book_of(prices)))
     if record:
         answer = replace(answer, earlier=_followed(record, source, question))
     earlier = answer.earlier

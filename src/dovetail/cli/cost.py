@@ -44,7 +44,6 @@ def command(
     from dovetail.cost.costs import CostAnswer
     from dovetail.historyserver.answers import costs_of, times_of
     from dovetail.historyserver.questions import CostQuestion
-    from dovetail.kube.objects.history import COSTS
 
     source, use, zone = asked.source, asked.use, asked.zone
     source.check_prices(prices)
@@ -57,9 +56,7 @@ def command(
             write_focus(times, billing_account, book.currency)
         return
     question = CostQuestion(use.by, use.period, use.time_zone, use.level, use.parents, idle)
-    answer = source.answer(
-        COSTS, question, CostAnswer, lambda reader: costs_of(reader, question, book_of(prices), source.own)
-    )
+    answer = source.answer(question, CostAnswer, lambda reader: costs_of(reader, question, book_of(prices), source.own))
     if form.whole:
         write_answer(form, "Cost", answer)
     else:

@@ -89,7 +89,6 @@ def command(
     from dovetail.cli.history_report import show_more
     from dovetail.historyserver.past_jobs import PastJobs, past_jobs_of
     from dovetail.historyserver.questions import JobTerm, PastJobsQuestion
-    from dovetail.kube.objects.history import PAST_JOBS
 
     since_ago, since_ms = _ago(since)
     until_ago, until_ms = _ago(until)
@@ -99,7 +98,7 @@ def command(
         since_ms, since_ago, until_ms, until_ago,
     )  # fmt: skip
     source = replace(source, namespace=question.namespace)
-    answer = source.answer(PAST_JOBS, question, PastJobs, lambda reader: past_jobs_of(reader, question))
+    answer = source.answer(question, PastJobs, lambda reader: past_jobs_of(reader, question))
     found, known = [job_row(job) for job in answer.jobs], answer.known
     _check_named(names, found, source.name)
     if form.whole:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dovetail.history.sqlite.reader import SqliteReader
     from dovetail.historyserver.questions import HistoryAsked
     from dovetail.kube.api.config import ClusterConfig
-    from dovetail.kube.api.resources import Resource
 
 T = TypeVar("T")
 _NO_COLLECTOR = "the history of a cluster is answered where the GPUStack has spec.history.enabled; --store reads a file"
@@ -39,14 +38,12 @@ class HistorySource(Struct, frozen=True):
     def name(self) -> str:
         return str(self.store) if self.store is not None else "the history of the cluster"
 
-    def answer(
-        self, resource: Resource, question: HistoryAsked, kind: type[T], worked_out: Callable[[SqliteReader], T]
-    ) -> T:
+    def answer(self, question: HistoryAsked, kind: type[T], worked_out: Callable[[SqliteReader], T]) -> T:
         """The answer: worked out from the file, or the collector's. Raises ClickException."""
         if self.store is not None:
             with reported(), opened(self.store) as reader:
                 return worked_out(reader)
-        return self._ask(resource, question, kind)
+        return self._ask(question, kind)
 
     def opened_file(self, why: str) -> Path:
         """The file, where only that will do. Raises UsageError."""
@@ -63,10 +60,11 @@ class HistorySource(Struct, frozen=True):
                 "options of prices need --store: the collector has the prices of the cluster (spec.history.prices)"
             )
 
-    def _ask(self, resource: Resource, question: HistoryAsked, kind: type[T]) -> T:
+    def _ask(self, question: HistoryAsked, kind: type[T]) -> T:
         import msgspec
 
         from dovetail.core.json_text import JsonError, decode_json
+        from dovetail.historyserver.questions import RESOURCES
         from dovetail.kube.objects.history import LONGEST_QUESTION, QUESTION
         from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, read_view
 
@@ -75,7 +73,7 @@ class HistorySource(Struct, frozen=True):
         if len(text) > LONGEST_QUESTION:
             raise click.ClickException(f"the question is longer than {LONGEST_QUESTION} characters: name fewer things")
         namespace = self.own or self.namespace or self.config.namespace
-        request = ViewRequest(resource, namespace, query={QUESTION: text}, alone=bool(self.own))
+        request = ViewRequest(RESOURCES[type(question)], namespace, query={QUESTION: text}, alone=bool(self.own))
         try:
             return decode_json(run(read_view(self.config, request), self.config.server).answer, kind)
         except NotServed as error:

@@ -47,13 +47,12 @@ def command(
     from dovetail.cost.idle_pods import IdleList
     from dovetail.historyserver.answers import idle_of
     from dovetail.historyserver.questions import IdleQuestion
-    from dovetail.kube.objects.history import IDLE_LISTS
 
     source.check_prices(prices)
     of = tuple(filter(None, users.split(",")))
     question = IdleQuestion(namespace or "", of, queue, round(least_s * 1000), exempt)
     source = replace(source, namespace=question.namespace)
-    answer = source.answer(IDLE_LISTS, question, IdleList, lambda reader: idle_of(reader, question, book_of(prices)))
+    answer = source.answer(question, IdleList, lambda reader: idle_of(reader, question, book_of(prices)))
     console = Console()
     if form.whole:
         write_answer(form, "IdleList", answer)

@@ -23,10 +23,9 @@ def command(asked: HistoryQuestion, form: ListForm) -> None:
     from dovetail.cli.cost_report import show_use
     from dovetail.cost.utilization import Utilization
     from dovetail.historyserver.answers import use_of
-    from dovetail.kube.objects.history import USE_REPORTS
 
     source, use, zone = asked.source, asked.use, asked.zone
-    answer = source.answer(USE_REPORTS, use, Utilization, lambda reader: use_of(reader, use, source.own))
+    answer = source.answer(use, Utilization, lambda reader: use_of(reader, use, source.own))
     if form.whole:
         write_answer(form, "UtilizationReport", answer)
     else:

@@ -13,6 +13,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 from dovetail.core.model import Operator
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, SIZE_ADVICE, USE_REPORTS
 
 BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day")
@@ -101,11 +102,11 @@ class AdviceQuestion(_Question, frozen=True):
 
 
 HistoryAsked: TypeAlias = PastJobsQuestion | UseQuestion | CostQuestion | IdleQuestion | AdviceQuestion
-KINDS: dict[str, type[HistoryAsked]] = {
-    PAST_JOBS.plural: PastJobsQuestion,
-    USE_REPORTS.plural: UseQuestion,
-    COSTS.plural: CostQuestion,
-    IDLE_LISTS.plural: IdleQuestion,
-    SIZE_ADVICE.plural: AdviceQuestion,
+RESOURCES: dict[type[HistoryAsked], Resource] = {
+    PastJobsQuestion: PAST_JOBS,
+    UseQuestion: USE_REPORTS,
+    CostQuestion: COSTS,
+    IdleQuestion: IDLE_LISTS,
+    AdviceQuestion: SIZE_ADVICE,
 }
-"""The question of each resource."""
+"""What answers each question."""

@@ -38,7 +38,7 @@ from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import StoreError
 from dovetail.historyserver.answers import advice_of, costs_of, idle_of, use_of
 from dovetail.historyserver.past_jobs import past_jobs_of
-from dovetail.historyserver.questions import KINDS, NoSuchJob, QuestionError
+from dovetail.historyserver.questions import RESOURCES, NoSuchJob, QuestionError
 from dovetail.kube.objects.history import (
     COSTS,
     HISTORIES,
@@ -59,6 +59,7 @@ TIME_S, WAIT_S = 45.0, 10.0
 MOST_BYTES = 1 << 30
 """The memory that a question may take."""
 _RESOURCES = {one.plural: one for one in HISTORIES}
+_KINDS = {resource.plural: kind for kind, resource in RESOURCES.items()}
 API = ServedApi(
     HISTORY_GROUP, HISTORY_VERSION, _RESOURCES, dict.fromkeys(_RESOURCES, frozenset({QUESTION})),
     longest_value=LONGEST_QUESTION,
@@ -109,7 +110,7 @@ def answered(store: Path, prices: PriceSources, question: Question) -> Reply:
     """The reply from the file. Raises no error for a question that has none."""
     resource = _RESOURCES[question.resource]
     try:
-        asked = decode_json(dict(question.query).get(QUESTION, "{}"), KINDS[question.resource])
+        asked = decode_json(dict(question.query).get(QUESTION, "{}"), _KINDS[question.resource])
     except JsonError as error:
         return Reply(400, f"the question is none that this collector ({__version__}) knows: {error}".encode())
     try:

@@ -272,7 +272,7 @@ def test_options_of_the_collector_and_its_volume() -> None:
         "--listen",
         "--context",
     ):
-        refused = made({"history": {"extraArgs": [f"--{name}=x"]}})
+        refused = made({"history": {"extraArgs": [f"{name}=x"]}})
         assert [one.field for one in refused.problems] == ["spec.history.extraArgs"], name
 
 
