@@ -74,7 +74,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryReader:
             raise click.ClickException("none: there is no such file; pass the file that the collector writes")
         yield reader
 
-    monkeypatch.setattr("dovetail.cli.advise.opened", opened)
+    for module in ("advise", "history_store"):
+        monkeypatch.setattr(f"dovetail.cli.{module}.opened", opened)
     return reader
 
 
@@ -171,7 +172,8 @@ def test_wrong_usage_and_errors(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "binary file" in result.output
     result = CliRunner().invoke(cli, ["advise", "--store", "none"])
     assert result.exit_code == 1 and result.stderr.startswith("Error: none: there is no such file")
-    assert CliRunner().invoke(cli, ["advise"]).exit_code == 2
+    alone = CliRunner().invoke(cli, ["advise"], env={"KUBECONFIG": str(tmp_path / "none")})
+    assert alone.exit_code == 1 and "none" in alone.stderr
 
 
 def test_what_became_of_earlier_advice(tmp_path: Path, store: MemoryReader) -> None:

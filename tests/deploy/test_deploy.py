@@ -155,7 +155,7 @@ def test_only_prometheus_and_the_collector_reach_it_and_probes_need_no_rule(work
     (rule,), (container,) = policy["spec"]["ingress"], deployment["spec"]["template"]["spec"]["containers"]
     assert [one["port"] for one in rule["ports"]] == [one["name"] for one in container["ports"]]
     prometheus = {"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}
-    (collector,) = _documents("functions/history/deployment.yaml")
+    (collector,) = _documents("functions/history/statefulset.yaml")
     reads_use = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": collector["metadata"]["namespace"]}},
         "podSelector": collector["spec"]["selector"],

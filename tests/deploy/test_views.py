@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
+from dovetail.aggregated.registration import AUTHENTICATION
 from dovetail.kube.objects.views import VIEWS, VIEWS_GROUP, VIEWS_VERSION
-from dovetail.scheduler.view_registration import API_SERVICE, AUTHENTICATION, SERVICE
+from dovetail.scheduler.view_process import VIEWS as REGISTERED
 from dovetail.viewserver.answers import POSTED
 from tests.paths import ROOT
 
@@ -34,23 +35,26 @@ def test_each_right_of_the_scheduler_is_for_objects_by_name() -> None:
     rules = [step["value"] for _, steps in added for step in steps]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in rules] == [
         (["configmaps"], [AUTHENTICATION[1]], ["get"]),
-        (["apiservices"], [API_SERVICE], ["patch"]),
-        (["endpointslices"], [f"{SERVICE}-ipv4", f"{SERVICE}-ipv6"], ["patch"]),
+        (["apiservices"], [REGISTERED.api_service], ["patch"]),
+        (["endpointslices"], [f"{REGISTERED.service}-ipv4", f"{REGISTERED.service}-ipv6"], ["patch"]),
     ]
 
 
 def test_the_service_its_slices_and_the_api_belong_together() -> None:
     service, *slices = _documents("service.yaml")
     (api,) = _documents("apiservice.yaml")
-    assert "selector" not in service["spec"] and service["metadata"]["name"] == SERVICE
+    assert "selector" not in service["spec"] and service["metadata"]["name"] == REGISTERED.service
     for one in slices:
-        assert one["metadata"]["labels"]["kubernetes.io/service-name"] == SERVICE
-        assert one["metadata"]["name"] == f"{SERVICE}-{one['addressType'].lower()}"
+        assert one["metadata"]["labels"]["kubernetes.io/service-name"] == REGISTERED.service
+        assert one["metadata"]["name"] == f"{REGISTERED.service}-{one['addressType'].lower()}"
         # The leader alone writes them: what is not in the manifest is not taken out when it is applied again.
         assert not {"endpoints", "ports"} & one.keys()
     spec, metadata = api["spec"], api["metadata"]
-    assert (metadata["name"], spec["group"], spec["version"]) == (API_SERVICE, VIEWS_GROUP, VIEWS_VERSION)
-    assert (spec["service"]["name"], spec["service"]["port"]) == (SERVICE, service["spec"]["ports"][0]["port"])
+    assert (metadata["name"], spec["group"], spec["version"]) == (REGISTERED.api_service, VIEWS_GROUP, VIEWS_VERSION)
+    assert (spec["service"]["name"], spec["service"]["port"]) == (
+        REGISTERED.service,
+        service["spec"]["ports"][0]["port"],
+    )
     # Without a certificate it is trusted by nobody, and never without a check.
     assert not {"caBundle", "insecureSkipTLSVerify"} & spec.keys()
 

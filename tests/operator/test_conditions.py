@@ -10,6 +10,7 @@ from dovetail.operator.conditions import (
     ACCEPTED,
     APPLIED,
     CONDITIONS,
+    HISTORY_AVAILABLE,
     READY,
     VIEWS_AVAILABLE,
     StackReason,
@@ -28,6 +29,7 @@ def test_a_condition_is_true_for_its_best_reason_alone() -> None:
         APPLIED: StackReason.APPLIED,
         READY: StackReason.READY,
         VIEWS_AVAILABLE: StackReason.ANSWERED,
+        HISTORY_AVAILABLE: StackReason.ANSWERED,
     }
     for kind in CONDITIONS:
         for reason in StackReason:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.aggregated.registration import register
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
 from dovetail.kube.api.discovery import discover
@@ -22,7 +23,7 @@ from dovetail.operator.kinds import OWNED
 from dovetail.operator.rendering.stack_objects import MANAGED_BY
 from dovetail.operator.run import OperatorOptions, parts, run
 from dovetail.operator.views import state
-from dovetail.scheduler.view_registration import register
+from dovetail.scheduler.view_process import VIEWS
 from tests.patience import PATIENCE_S
 from tools.controlplane.credentials import Authority
 from tools.controlplane.plane import Plane
@@ -32,12 +33,14 @@ Document = dict[str, Any]
 NAMESPACE = "dovetail-system"
 PATH = "/apis/dovetail.dev/v1alpha1/gpustacks/dovetail"
 STACK: Document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUStack", "metadata": {"name": "dovetail"}}
+CLAIMS = {"state-dovetail-agent-planes-0", "history-dovetail-collector-0"}
 RICH: Document = {
     "image": {"repository": "registry.example/dovetail", "pullSecrets": ["registry"]},
     "scheduler": {
         "fabric": ["example.com/row", "example.com/rack"], "divideMig": True, "replicas": 1,
         "resources": {"requests": {"cpu": "1500m", "memory": "1024Mi"}, "limits": {"memory": "4096Mi"}},
     },
+    "history": {"enabled": True, "storage": "1Gi", "storageClass": "none"},
     "agentPlanes": {"enabled": True, "resources": {"requests": {"cpu": "0.5"}}},
     "agent": {
         "kubeletCertificate": True,
@@ -96,10 +99,10 @@ class Installed:
     async def applied(self) -> None:
         await until(lambda: self.reason("Applied"), "Applied")
 
-    async def claim(self) -> bool:
-        """Whether the claim of the endpoints of agents is there."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/state-dovetail-agent-planes-0"
-        return await self.get(path) is not None
+    async def claims(self) -> set[str]:
+        """The claims of volumes."""
+        found = await self.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims")
+        return {one["metadata"]["name"] for one in (found or {}).get("items", ())}
 
     async def objects(self) -> dict[str, str]:
         """Resource version by name, of all that bears the operator's label; without what controllers write."""
@@ -177,7 +180,8 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         assert {f"DaemonSet dovetail-agent-{name}" for name in ("notebooks", "mps", "mig", "claims")} <= rich.keys()
         assert "DaemonSet dovetail-agent" not in rich
         assert {"StatefulSet dovetail-agent-planes", "NetworkPolicy dovetail-agent-planes"} <= rich.keys()
-        await until(installed.claim, True)
+        assert {"StatefulSet dovetail-collector", "ClusterRoleBinding dovetail-collector"} <= rich.keys()
+        await until(installed.claims, CLAIMS)
     async with installed.operator():
         count = applies()
         await asyncio.sleep(3)
@@ -195,7 +199,7 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         await quiet()
         again = await installed.objects()
         assert again.keys() == before.keys()
-        assert await installed.claim(), "the endpoints of agents are there when they are switched on again"
+        assert await installed.claims() == CLAIMS, "what is in them is there when they are switched on again"
         await installed.ask("-n", NAMESPACE, "delete", "persistentvolumeclaims", "--all", "--wait=false")
         await installed.ask("delete", "gpustack", "dovetail", "--wait=false")
         await until(installed.there, False)
@@ -243,7 +247,7 @@ async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pyte
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
 
             async def lives() -> bool:
-                return await register(scheduler, NAMESPACE, NOBODY, 10352, certificate)
+                return await register(scheduler, VIEWS, NAMESPACE, NOBODY, 10352, certificate)
 
             await until(views, "False NotRegistered")
             assert not await registered()
@@ -274,7 +278,7 @@ async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pyte
         await installed.applied()
         monkeypatch.undo()
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
-            await until(lambda: register(scheduler, NAMESPACE, NOBODY, 10352, certificate), True)
+            await until(lambda: register(scheduler, VIEWS, NAMESPACE, NOBODY, 10352, certificate), True)
         await installed.stack({"scheduler": {"views": False}})
         await until(registered, False)
         await until(views, "")

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.aggregated import process
 from dovetail.core.checkpoint import take
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.api.errors import NotFound, Unreachable
 from dovetail.scheduler import view_process
 from dovetail.scheduler.view_feed import ViewFeed
-from dovetail.scheduler.view_process import ViewProcess
+from dovetail.scheduler.view_process import ViewStarter
 from tests.patience import PATIENCE_S
 
 
@@ -58,11 +59,10 @@ class _Scheduler:
         self.cluster = _Cluster()
         self.leads = True
         self.feed = ViewFeed(Policy())
-        self.process = ViewProcess(
-            self.cluster,  # type: ignore[arg-type]
-            self.feed, listen, namespace="system", scheduler_name="dovetail", decides=lambda: self.leads,
-            wake=lambda: self.feed.begin(take(State(Policy()))), report=self.report,
+        starter = ViewStarter(
+            self.feed, lambda: self.leads, lambda: self.feed.begin(take(State(Policy()))), self.report
         )  # fmt: skip
+        self.process = view_process.view_process(self.cluster, listen, "system", "dovetail", starter)  # type: ignore[arg-type]
 
     async def report(self) -> None:
         """Nothing but the calls is sent until then."""
@@ -73,7 +73,7 @@ class _Scheduler:
 async def running(monkeypatch: pytest.MonkeyPatch, listen: str = "192.0.2.7:1") -> AsyncIterator[_Scheduler]:
     monkeypatch.setattr(view_process, "MODULE", "tests.scheduler.view_stub")
     for name, value in (("_FIRST_PAUSE_S", 0.01), ("_LONGEST_PAUSE_S", 0.01), ("_EVERY_S", 0.05), ("_LEADING_S", 0.01)):
-        monkeypatch.setattr(view_process, name, value)
+        monkeypatch.setattr(process, name, value)
     scheduler = _Scheduler(listen)
     task = asyncio.create_task(scheduler.process.run())
     try:
@@ -114,8 +114,8 @@ async def test_an_api_that_is_not_there_yet_is_looked_for_soon(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with running(monkeypatch) as scheduler:
-        monkeypatch.setattr(view_process, "_EVERY_S", 10 * PATIENCE_S)
-        monkeypatch.setattr(view_process, "_SOON_S", 0.01)
+        monkeypatch.setattr(process, "_EVERY_S", 10 * PATIENCE_S)
+        monkeypatch.setattr(process, "_SOON_S", 0.01)
         scheduler.cluster.missed = 0
         await until(lambda: (scheduler.cluster.missed or 0) > 2)
         assert caplog.text.count("is not there yet; waiting for the operator") == 1
@@ -156,7 +156,7 @@ async def test_no_fault_ends_the_scheduler(monkeypatch: pytest.MonkeyPatch, faul
 
 
 async def test_only_a_leader_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_process, "_LEADING_S", 0.01)
+    monkeypatch.setattr(process, "_LEADING_S", 0.01)
     scheduler = _Scheduler("192.0.2.7:1")
     scheduler.leads = False
     task = asyncio.create_task(scheduler.process.run())

@@ -131,8 +131,8 @@ def problems(facts: InstallationFacts) -> list[tuple[str, str]]:
     return [(one.object, one.wrong) for one in found]
 
 
-def test_the_endpoints_of_agents_are_a_component_that_can_be_broken() -> None:
-    name = "dovetail-agent-planes"
+@pytest.mark.parametrize("name", ["dovetail-agent-planes", "dovetail-collector"])
+def test_a_process_with_a_volume_is_a_component_that_can_be_broken(name: str) -> None:
     facts = replace(HEALTHY, stateful_sets=(deployment(name),))
     assert problems(facts) == []
     (shown,) = [one for one in view(facts).components if one.name == name]
@@ -212,6 +212,10 @@ def test_an_installation_without_an_operator_is_healthy() -> None:
         (
             {"stacks": (stack(conditions=condition("ViewsAvailable", "NotAnswered", "nothing answered")),)},
             ("GPUStack dovetail", "NotAnswered: nothing answered"),
+        ),
+        (
+            {"stacks": (stack(conditions=condition("HistoryAvailable", "NotAnswered", "no collector")),)},
+            ("GPUStack dovetail", "NotAnswered: no collector"),
         ),
         (
             {"stacks": (stack(conditions=condition("Accepted", "Contradiction")),)},

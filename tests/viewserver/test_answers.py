@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.aggregated.question import Question
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.state import State
 from dovetail.kube.objects.views import (
@@ -34,7 +35,7 @@ from dovetail.views.rank import RankView, rank
 from dovetail.views.shape import ShapeAnswer, largest, parse
 from dovetail.views.why import why
 from dovetail.views.why_queue import why_queue
-from dovetail.viewserver.answers import _OF, QUERIES, Question, ViewAnswers
+from dovetail.viewserver.answers import _OF, QUERIES, ViewAnswers
 from tests.breadth import seeds
 from tests.views.queued import NOW
 from tests.viewserver.worlds import state

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.aggregated.paths import GROUPS
+from dovetail.aggregated.question import BadQuestion, Question
 from dovetail.kube.objects.views import VIEWS
-from dovetail.viewserver.answers import BadQuestion, Question
-from dovetail.viewserver.paths import GROUP, GROUPS, VERSION, discovery, question_of
+from dovetail.viewserver.answers import API
+
+VERSION, GROUP = API.path, API.path.rpartition("/")[0]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +27,7 @@ from dovetail.viewserver.paths import GROUP, GROUPS, VERSION, discovery, questio
     ],
 )  # fmt: skip
 def test_a_question(path: str, query: tuple[tuple[str, str], ...], question: Question) -> None:
-    assert question_of(VERSION + path, query) == question
+    assert API.question_of(VERSION + path, query) == question
 
 
 @pytest.mark.parametrize(
@@ -56,20 +59,20 @@ def test_a_question(path: str, query: tuple[tuple[str, str], ...], question: Que
 )
 def test_no_question(path: str, query: tuple[tuple[str, str], ...], status: int) -> None:
     with pytest.raises(BadQuestion) as raised:
-        question_of(VERSION + path, query)
+        API.question_of(VERSION + path, query)
     assert raised.value.status == status
 
 
 def test_only_a_what_if_is_posted() -> None:
-    assert question_of(f"{VERSION}/namespaces/a/whatifs", (), "POST") == Question("whatifs", "a")
+    assert API.question_of(f"{VERSION}/namespaces/a/whatifs", (), "POST") == Question("whatifs", "a")
     with pytest.raises(BadQuestion):
-        question_of(f"{VERSION}/nodelists", (), "POST")
+        API.question_of(f"{VERSION}/nodelists", (), "POST")
 
 
 def test_discovery_lists_the_resources() -> None:
-    listed = discovery(VERSION)
+    listed = API.discovery(VERSION)
     assert listed is not None
     names = [one["name"] for one in listed["resources"]]  # type: ignore[attr-defined]
     assert names == [one.plural for one in VIEWS]
-    assert discovery(GROUP) is not None and discovery(GROUPS) is not None
-    assert discovery(f"{VERSION}/x") is None
+    assert API.discovery(GROUP) is not None and API.discovery(GROUPS) is not None
+    assert API.discovery(f"{VERSION}/x") is None

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dovetail.aggregated.question import Question, Reply
 from dovetail.core.model import Pod
 from dovetail.core.state import State
 from dovetail.kube.objects.views import (
@@ -35,7 +36,7 @@ from dovetail.views.nodes import NodeHealthView
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import QueuePosition, positions
 from dovetail.views.whatif import WhatIf, WhatifOutcome
-from dovetail.viewserver.answers import Question, Reply, ViewAnswers
+from dovetail.viewserver.answers import ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
 from tests.breadth import seeds
 from tests.views.queued import NOW, node, pod, state_of

@@ -16,6 +16,12 @@ import aiohttp
 import msgspec
 import pytest
 
+from dovetail.aggregated import serving
+from dovetail.aggregated.certificate import ServingCertificate
+from dovetail.aggregated.forked import ProcessEnded, TooSlow
+from dovetail.aggregated.front_proxy import FrontProxy
+from dovetail.aggregated.priority import GENERATION
+from dovetail.aggregated.question import BadQuestion, Question, Reply
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
@@ -28,15 +34,9 @@ from dovetail.recording.stream import begun, called
 from dovetail.views.whatif_changes import DrainNodes, Submit, WhatIfQuestion
 from dovetail.viewserver import generation, whatifs
 from dovetail.viewserver import generations as generations_module
-from dovetail.viewserver import server as server_module
-from dovetail.viewserver.answers import BadQuestion, Question, Reply
-from dovetail.viewserver.certificate import ServingCertificate
+from dovetail.viewserver.answers import API
 from dovetail.viewserver.following import Following
-from dovetail.viewserver.generation import GenerationEnded, TooSlow
 from dovetail.viewserver.generations import Generations
-from dovetail.viewserver.options import FrontProxy
-from dovetail.viewserver.paths import VERSION
-from dovetail.viewserver.priority import GENERATION
 from dovetail.viewserver.server import ViewServer
 from dovetail.viewserver.whatifs import WhatIfs
 from tests.patience import PATIENCE_S
@@ -73,7 +73,7 @@ class _Served:
         name: str = "front-proxy-client", method: str = "GET", body: bytes = b"",
     ) -> tuple[int, Any]:  # fmt: skip
         async with aiohttp.ClientSession() as session:
-            url = f"https://127.0.0.1:{self.port}{VERSION}{path}"
+            url = f"https://127.0.0.1:{self.port}{API.path}{path}"
             options: dict[str, Any] = {
                 "ssl": self.tls(authority, name),
                 "server_hostname": HOST,
@@ -159,8 +159,8 @@ class _Scripted:
 async def test_a_user_has_so_many_requests_under_way_and_all_have_so_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "MOST_OF_A_USER", 2)
-    monkeypatch.setattr(server_module, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(serving, "MOST_OF_A_USER", 2)
+    monkeypatch.setattr(serving, "MOST_REQUESTS", 3)
     go_on = asyncio.Event()
 
     async def waits(_: Question) -> Reply:
@@ -188,12 +188,12 @@ async def test_a_user_whose_question_took_too_long_waits(tmp_path: Path, monkeyp
 
     async with asyncio.timeout(PATIENCE_S), served(tmp_path, _Scripted(too_slow)) as server:
         assert [(await server.ask("/capacities"))[0] for _ in range(2)] == [504, 429]
-        monkeypatch.setattr(server_module, "PENALTY_S", 0.0)
+        monkeypatch.setattr(serving, "PENALTY_S", 0.0)
         assert [(await server.ask("/capacities", {"X-Remote-User": "bob"}))[0] for _ in range(2)] == [504, 504]
 
 
 async def test_an_answer_that_is_too_large_and_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MOST_REPLY_BYTES", 4)
+    monkeypatch.setattr(serving, "MOST_REPLY_BYTES", 4)
 
     async def answers(question: Question) -> Reply:
         if question.resource == "capacities":
@@ -223,7 +223,7 @@ async def test_a_generation_that_is_killed_is_replaced(tmp_path: Path) -> None:
         assert os.getpriority(os.PRIO_PROCESS, killed._pid) == max(GENERATION, os.getpriority(os.PRIO_PROCESS, 0))
         assert os.sched_getscheduler(killed._pid) == os.SCHED_BATCH
         killed.end()
-        with pytest.raises(GenerationEnded):
+        with pytest.raises(ProcessEnded):
             await killed.ask(question, 1.0)
         assert (await generations.ask(question, PATIENCE_S)).status == 200
         assert generations._newest is not killed
@@ -388,7 +388,7 @@ async def test_a_what_if_that_takes_too_long_or_too_much_ends_alone(slow: _Slow)
         slow.fails = TooSlow("it takes longer")
         assert "504 the what-if takes longer than 25 s" in await _refused(found.ask("alice", _question()))
         assert "429" in await _refused(found.ask("alice", _question()))
-        slow.fails = GenerationEnded("no memory")
+        slow.fails = ProcessEnded("no memory")
         assert "503 the process ended" in await _refused(found.ask("bob", _question()))
     assert (slow.running, slow.ended) == (0, 2)
 

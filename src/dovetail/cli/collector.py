@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
+from dovetail.cli.price_options import price_options
 from dovetail.cli.scheduling import scheduler_name_option
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
+
+if TYPE_CHECKING:
+    from dovetail.cost.price_sources import PriceSources
 
 _log = logging.getLogger("dovetail.collector")
 
@@ -62,6 +67,11 @@ _log = logging.getLogger("dovetail.collector")
     help='Where the agents run, which know how GPUs are used; "" for no use.',
 )  # fmt: skip
 @address_option("--listen", "0.0.0.0:10355", 'HOST:PORT for health and metrics; "" for none.')
+@address_option(
+    "--answers", "", "HOST:PORT for a process that answers history, report, cost, idle and advise through the API "
+    'server; "" for none.',
+)  # fmt: skip
+@price_options
 @watchdog_option
 @log_options
 def command(
@@ -75,6 +85,8 @@ def command(
     write_s: float,
     agent_namespace: str,
     listen: str,
+    answers: str,
+    prices: PriceSources,
     watchdog_s: float,
     log_level: str,
     log_format: str,
@@ -82,7 +94,8 @@ def command(
     """Write the history of a cluster into a file: GPUs, what pods held of them, and how jobs went.
 
     Follows the cluster as the scheduler does, decides nothing, and needs only rights to read. Runs until it gets
-    SIGTERM or SIGINT. `dovetail history --store FILE` reads the file, also meanwhile.
+    SIGTERM or SIGINT. `dovetail history --store FILE` reads the file, also meanwhile. The options of prices are for the
+    answers (--answers).
     """
     from dovetail.history.collector.run import CollectorOptions, run
     from dovetail.history.sqlite.retention import Retention
@@ -92,7 +105,9 @@ def command(
         raise click.UsageError("--days-by-day must be at least --days-by-hour: days are made of hours that are dropped")
     start_log(log_level, log_format)
     retention = Retention(days_by_hour, days_by_day, days_of_records)
-    options = CollectorOptions(store, retention, scheduler_name, listen, write_s, agent_namespace)
+    options = CollectorOptions(
+        store, retention, scheduler_name, listen, write_s, agent_namespace, answers=answers, prices=prices
+    )
     config = config_of(kubeconfig, context)
     try:
         serve(run(config, options), _log, watchdog_s=watchdog_s)

@@ -10,11 +10,12 @@ import click
 from dovetail.cli.console import Console
 from dovetail.cli.cost_columns import COST
 from dovetail.cli.history_options import HistoryQuestion, asked_options
+from dovetail.cli.history_store import opened, reported
 from dovetail.cli.listing import ListForm, list_options, write_answer
-from dovetail.cli.price_options import price_options
+from dovetail.cli.price_options import book_of, price_options
 
 if TYPE_CHECKING:
-    from dovetail.cost.price_rules import PriceBook
+    from dovetail.cost.price_sources import PriceSources
 
 _FOCUS = "focus"
 _IDLE = ("separate", "weighted", "even")
@@ -32,28 +33,30 @@ _IDLE = ("separate", "weighted", "even")
 )
 @list_options(COST, more=(_FOCUS,))
 def command(
-    asked: HistoryQuestion, book: PriceBook, idle: str, billing_account: str, form: ListForm
+    asked: HistoryQuestion, prices: PriceSources, idle: str, billing_account: str, form: ListForm
 ) -> None:  # fmt: skip
     """Show what the GPUs of a period cost, and for which team, user, job or model.
 
-    All rows together are the bill: the price of each GPU for the time for which it was there. Reads a file of the
-    history; needs no cluster and no network.
+    All rows together are the bill: the price of each GPU for the time for which it was there. Asks the
+    collector of the cluster, which has its prices; with --store it reads a file, with the prices of the options.
     """
     from dovetail.cli.cost_report import show, write_focus
-    from dovetail.cost.costs import costs
-    from dovetail.cost.grouping import PLACED_BY
-    from dovetail.cost.idle_rules import IDLE_RULES
+    from dovetail.cost.costs import CostAnswer
+    from dovetail.historyserver.answers import costs_of, times_of
+    from dovetail.historyserver.questions import CostQuestion
 
-    if idle != "separate" and asked.by in PLACED_BY:
-        raise click.UsageError(
-            f"--idle {idle} divides over holders of GPUs: use it with --by team, user or another holder"
-        )
-    times, grouping, zone = asked.times(book, daily=form.output == _FOCUS)
+    source, use, zone = asked.source, asked.use, asked.zone
+    source.check_prices(prices)
     if form.output == _FOCUS:
-        write_focus(times, billing_account, book.currency)
+        if source.own:
+            raise click.UsageError(f"-o {_FOCUS} has the rows of all namespaces: leave out --namespace")
+        with reported(), opened(source.opened_file(f"-o {_FOCUS}")) as reader:
+            book = book_of(prices)
+            times, _, _ = times_of(reader, use, book, daily=True)
+            write_focus(times, billing_account, book.currency)
         return
-    rule = next(one for one in IDLE_RULES if one == idle)
-    answer = costs(times, grouping, rule, book.currency)
+    question = CostQuestion(use.by, use.period, use.time_zone, use.level, use.parents, idle)
+    answer = source.answer(question, CostAnswer, lambda reader: costs_of(reader, question, book_of(prices), source.own))
     if form.whole:
         write_answer(form, "Cost", answer)
     else:

@@ -4,27 +4,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.cli.console import Console
 from dovetail.cli.history_columns import COLUMNS, HistoryJob, job_row
-from dovetail.cli.history_store import opened, store_option
+from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.listing import ListForm, list_options, selector_option, write_answer, write_rows
-from dovetail.history.jobs import OUTCOMES, PastJob, past_jobs
-from dovetail.history.records import DAY_MS, Period
+from dovetail.history.jobs import OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from dovetail.core.model import Requirement
-    from dovetail.history.records import PodRecord
-
-_DEFAULT_MS = 7 * DAY_MS
 
 
 class _Times(click.ParamType[Any]):
@@ -57,35 +49,9 @@ def _outcomes(text: str) -> tuple[str, ...]:
     return tuple(known[one] for one in found)
 
 
-class _JobFilter(Struct, frozen=True):
-    """Which jobs are listed."""
-
-    names: tuple[str, ...]
-    namespace: str
-    users: tuple[str, ...]
-    queue: str
-    outcomes: tuple[str, ...]
-    labels: tuple[Requirement, ...]
-
-    def wants(self, job: PastJob) -> bool:
-        if self.names and not any(_names(name, job.job) for name in self.names):
-            return False
-        if self.namespace and job.job.partition("/")[0] != self.namespace:
-            return False
-        if self.users and job.user not in self.users:
-            return False
-        if self.queue and job.queue != self.queue:
-            return False
-        return not self.outcomes or job.outcome in self.outcomes
-
-
-def _names(pattern: str, job: str) -> bool:
-    return fnmatchcase(job if "/" in pattern else job.partition("/")[2], pattern)
-
-
 @click.command(name="history")
 @click.argument("names", metavar="[[NAMESPACE/]JOB|PATTERN]...", nargs=-1)
-@store_option
+@source_options
 @click.option("-n", "--namespace", default="", help="Only jobs in this namespace. Default: all namespaces.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs of all namespaces, also with -n.")
 @click.option("-u", "--user", "users", metavar="USER,USER...", default="", help="Only jobs of these users.")
@@ -104,7 +70,7 @@ def _names(pattern: str, job: str) -> bool:
 @list_options(COLUMNS)
 def command(
     names: tuple[str, ...],
-    store: Path,
+    source: HistorySource,
     namespace: str,
     everywhere: bool,
     users: str,
@@ -121,16 +87,20 @@ def command(
     history.
     """
     from dovetail.cli.history_report import show_more
+    from dovetail.historyserver.past_jobs import PastJobs, past_jobs_of
+    from dovetail.historyserver.questions import JobTerm, PastJobsQuestion
 
-    wanted = _JobFilter(
-        names, "" if everywhere else namespace, tuple(filter(None, users.split(","))), queue, outcomes, labels
-    )
-    with opened(store) as reader:
-        known = reader.known()
-        period = _period(known, since, until, bool(names))
-        found = _jobs(reader.pods(period), known.end_ms, wanted)
-        gaps = list(reader.gaps(period))
-    _check_named(names, found, known, store)
+    since_ago, since_ms = _ago(since)
+    until_ago, until_ms = _ago(until)
+    terms = tuple(JobTerm(one.key, one.operator, one.values) for one in labels)
+    question = PastJobsQuestion(
+        names, "" if everywhere else namespace, tuple(filter(None, users.split(","))), queue, outcomes, terms,
+        since_ms, since_ago, until_ms, until_ago,
+    )  # fmt: skip
+    source = replace(source, namespace=question.namespace)
+    answer = source.answer(question, PastJobs, lambda reader: past_jobs_of(reader, question))
+    found, known = [job_row(job) for job in answer.jobs], answer.known
+    _check_named(names, found, source.name)
     if form.whole:
         write_answer(form, "HistoryJob", found)
         return
@@ -138,41 +108,18 @@ def command(
         write_rows(form, COLUMNS, found, known.end_ms, Console())
     if form.notes and not form.columns:
         one = len(names) == 1 and len({row.job for row in found}) == 1
-        show_more(found, known, period, gaps, Console(), steps=one)
+        show_more(found, answer, Console(), steps=one)
 
 
-def _period(
-    known: Period, since: tuple[bool, int] | None, until: tuple[bool, int] | None, named: bool
-) -> Period:  # fmt: skip
-    """Raises UsageError."""
-
-    def at(time: tuple[bool, int]) -> int:
-        absolute, ms = time
-        return ms if absolute else known.end_ms - ms
-
-    end_ms = at(until) if until is not None else known.end_ms + 1
-    start_ms = at(since) if since is not None else 0 if named else min(known.end_ms, end_ms) - _DEFAULT_MS
-    if start_ms >= end_ms:
-        raise click.UsageError("--since must be before --until, and before the end of the history")
-    return Period(max(0, start_ms), end_ms)
+def _ago(time: tuple[bool, int] | None) -> tuple[bool, int | None]:
+    """Whether it is before the end of the history, and the milliseconds."""
+    return (not time[0], time[1]) if time is not None else (False, None)
 
 
-def _jobs(records: Iterable[PodRecord], now_ms: int, wanted: _JobFilter) -> list[HistoryJob]:
-    from dovetail.core.labels import holds
-
-    pods = list(records)
-    if wanted.labels:
-        keys = {
-            (one.namespace, one.job)
-            for one in pods
-            if all(holds(term, one.labels.get(term.key)) for term in wanted.labels)
-        }
-        pods = [one for one in pods if (one.namespace, one.job) in keys]
-    return [job_row(job) for job in past_jobs(pods, now_ms, steps=bool(wanted.names)) if wanted.wants(job)]
-
-
-def _check_named(names: tuple[str, ...], found: list[HistoryJob], known: Period, store: Path) -> None:
+def _check_named(wanted: tuple[str, ...], found: list[HistoryJob], history: str) -> None:
     """Raises ClickException for a name, other than a pattern, that no job has."""
-    for name in names:
-        if not any(mark in name for mark in "*?[") and not any(_names(name, row.job) for row in found):
-            raise click.ClickException(f"{store} knows no such job {name}; `dovetail history` lists jobs")
+    from dovetail.historyserver.past_jobs import names
+
+    for name in wanted:
+        if not any(mark in name for mark in "*?[") and not any(names(name, row.job) for row in found):
+            raise click.ClickException(f"{history} knows no such job {name}; `dovetail history` lists jobs")

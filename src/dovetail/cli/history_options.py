@@ -3,68 +3,51 @@
 
 from __future__ import annotations
 
-import gc
-import re
-import time
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dovetail.cli.history_store import opened, store_option
+from dovetail.cli.history_store import HistorySource, source_options
+from dovetail.cli.names import complete_namespaces
+from dovetail.historyserver.questions import BY, LABEL
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from dovetail.cost.cells import GpuTimes
-    from dovetail.cost.grouping import Grouping
-    from dovetail.cost.price_rules import PriceBook
     from dovetail.history.records import Period
-
-BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day")
-"""What GPU time can be grouped by, besides labels."""
-LABEL = "label="
-_LABEL_KEY = re.compile(r"label=([A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)")
+    from dovetail.historyserver.questions import UseQuestion
 
 
 class HistoryQuestion(Struct, frozen=True):
     """What part of which history was asked for, and by what it is grouped."""
 
-    store: Path
+    source: HistorySource
     by: str
     period: str
     time_zone: str
     level: int
     queues: tuple[str, ...]
 
-    def times(self, book: PriceBook | None, daily: bool = False) -> tuple[GpuTimes, Grouping, tzinfo]:
-        """The GPU time of the period, by day if it is grouped so or `daily`. Raises ClickException."""
-        from dovetail.cost.calendar import PeriodError, days, period_of, zone_of
-        from dovetail.cost.cells import gpu_times
-        from dovetail.cost.grouping import Grouping
-        from dovetail.cost.price_rules import CurrencyError
+    @property
+    def use(self) -> UseQuestion:
+        """The question as it is asked. Raises ClickException."""
+        from dovetail.historyserver.questions import UseQuestion
 
-        with opened(self.store) as reader:
-            known = reader.known()
-            try:
-                zone = zone_of(self.time_zone)
-                period = period_of(self.period, zone, known.end_ms or int(time.time() * 1000))
-            except PeriodError as error:
-                raise click.UsageError(str(error)) from error
-            inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
-            named = list(days(inside, zone)) if inside.ms and (daily or self.by == "day") else []
-            # Records are many and none is garbage: the collector would take a quarter of the time to find none.
-            gc.disable()
-            try:
-                times = gpu_times(reader, period, book, [part for _, part in named], self.by)
-            except CurrencyError as error:
-                raise click.ClickException(str(error)) from error
-            finally:
-                gc.enable()
-        return times, Grouping(self.by, self.level, parents(self.queues), tuple(day for day, _ in named)), zone
+        return UseQuestion(self.by, self.period, self.time_zone, self.level, parents(self.queues))
+
+    @property
+    def zone(self) -> tzinfo:
+        """Raises UsageError."""
+        from dovetail.cost.calendar import PeriodError, zone_of
+
+        try:
+            return zone_of(self.time_zone)
+        except PeriodError as error:
+            raise click.UsageError(str(error)) from error
 
 
 def asked_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,15 +55,16 @@ def asked_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def formed(
-        store: Path, by: str, period: str, time_zone: str, level: int, queues: tuple[str, ...], **rest: Any
-    ) -> None:
+        source: HistorySource, namespace: str, by: str, period: str, time_zone: str, level: int,
+        queues: tuple[str, ...], **rest: Any,
+    ) -> None:  # fmt: skip
         if level != 1 and by != "team":
             raise click.UsageError("--level is of the tree of queues: it goes with --by team")
         if level != 1 and not queues:
             raise click.UsageError("--level needs --queues: the history has no tree of queues")
-        command(asked=HistoryQuestion(store, by, period, time_zone, level, queues), **rest)
+        command(asked=HistoryQuestion(replace(source, own=namespace), by, period, time_zone, level, queues), **rest)
 
-    found: Callable[..., None] = formed
+    found: Callable[..., None] = source_options(formed)
     for option in reversed(_OPTIONS):
         found = option(found)
     return found
@@ -88,13 +72,21 @@ def asked_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _by(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Raises BadParameter."""
-    if value in BY or _LABEL_KEY.fullmatch(value):
-        return value
-    raise click.BadParameter(f"{value!r} is none of {', '.join(BY)} and {LABEL}KEY, where KEY is a label of pods")
+    from dovetail.historyserver.questions import QuestionError, UseQuestion
+
+    try:
+        UseQuestion(value).check()
+    except QuestionError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
 
 
 _OPTIONS = (
-    store_option,
+    click.option(
+        "-n", "--namespace", default="", shell_complete=complete_namespaces,
+        help="Show what users of this namespace see: its names, and all others as one row. Default: all names, or "
+        "where you may not see them the namespace of the context.",
+    ),
     click.option(
         "--by", metavar=f"{'|'.join(BY)}|{LABEL}KEY", default="team", show_default=True, callback=_by,
         help="What to group by; KEY is a label of pods.",

@@ -9,12 +9,10 @@ from datetime import UTC, datetime
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.history_columns import HistoryJob, HistoryPod, lasted
 from dovetail.cli.output import count, foreign, span
-from dovetail.history.records import Gap, Period
+from dovetail.historyserver.past_jobs import PastJobs
 
 
-def show_more(
-    found: Sequence[HistoryJob], known: Period, period: Period, gaps: Sequence[Gap], console: Console, *, steps: bool
-) -> None:
+def show_more(found: Sequence[HistoryJob], answer: PastJobs, console: Console, *, steps: bool) -> None:
     """Print the pods of one job (`steps`), then what is known, and what is not."""
     if not found:
         console.print("No job is listed.")
@@ -26,6 +24,9 @@ def show_more(
         for pod in job.steps:
             table.add_row(*_row(pod))
         console.print(table)
+    if answer.elsewhere:
+        console.print(f"Other namespaces had {count(answer.elsewhere, 'job')} in this time.")
+    known, period, gaps = answer.known, answer.period, answer.gaps
     if known.ms:
         console.print(f"The history goes from {_time(known.start_ms)} to {_time(known.end_ms)} UTC.")
     else:

@@ -3,26 +3,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from dovetail.cli.console import Console
-from dovetail.cli.history_store import opened, store_option
+from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.idle_columns import IDLE
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
 from dovetail.cli.names import complete_namespaces
-from dovetail.cli.price_options import price_options
+from dovetail.cli.price_options import book_of, price_options
 from dovetail.cli.quantities import DurationParam
 
 if TYPE_CHECKING:
-    from dovetail.cost.price_rules import PriceBook
-    from dovetail.history.idle import IdlePod
+    from dovetail.cost.price_sources import PriceSources
 
 
 @click.command(name="idle")
-@store_option
+@source_options
 @click.option("-n", "--namespace", help="Only pods of this namespace.", shell_complete=complete_namespaces)
 @click.option("-u", "--user", "users", metavar="USER,USER...", default="", help="Only pods of these users.")
 @click.option("-q", "--queue", default="", help="Only pods in this queue.")
@@ -37,30 +36,23 @@ if TYPE_CHECKING:
 @price_options
 @list_options(IDLE)
 def command(
-    store: Path, namespace: str | None, users: str, queue: str, least_s: float, exempt: tuple[str, ...],
-    book: PriceBook, form: ListForm,
+    source: HistorySource, namespace: str | None, users: str, queue: str, least_s: float, exempt: tuple[str, ...],
+    prices: PriceSources, form: ListForm,
 ) -> None:  # fmt: skip
     """Show which pods hold GPUs and do not use them: since when, what it has cost, and what to do.
 
-    As of the end of the history. Reads the history and nothing else; no pod is changed.
+    As of the end of the history. Asks the collector of the cluster, or reads a file with --store; no pod is changed.
     """
     from dovetail.cli.idle_report import notes
-    from dovetail.cost.idle_pods import idle_list
-    from dovetail.cost.price_rules import CurrencyError
-    from dovetail.history.idle import IdleRules
+    from dovetail.cost.idle_pods import IdleList
+    from dovetail.historyserver.answers import idle_of
+    from dovetail.historyserver.questions import IdleQuestion
 
-    of = set(filter(None, users.split(",")))
-
-    def wanted(one: IdlePod) -> bool:
-        pod = one.pod
-        return namespace in (None, pod.namespace) and (not of or pod.user in of) and queue in ("", pod.queue)
-
-    rules = IdleRules(least_ms=round(least_s * 1000), exempt=frozenset(exempt))
-    try:
-        with opened(store) as reader:
-            answer = idle_list(reader, rules, book, wanted)
-    except CurrencyError as error:
-        raise click.ClickException(str(error)) from error
+    source.check_prices(prices)
+    of = tuple(filter(None, users.split(",")))
+    question = IdleQuestion(namespace or "", of, queue, round(least_s * 1000), exempt)
+    source = replace(source, namespace=question.namespace)
+    answer = source.answer(question, IdleList, lambda reader: idle_of(reader, question, book_of(prices)))
     console = Console()
     if form.whole:
         write_answer(form, "IdleList", answer)

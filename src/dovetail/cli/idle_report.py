@@ -31,6 +31,9 @@ def notes(answer: IdleList, console: Console) -> None:
         if unpriced:
             cost += f"; without {count(unpriced, 'pod')} of which no price is known (dovetail cost names the GPUs)"
         console.print(f"{at}: {answer.gpu_s / _HOUR_S:,.1f} GPU-hours held and not used{cost}.")
+    if answer.elsewhere:
+        hours = f"{answer.elsewhere_gpu_s / _HOUR_S:,.1f}"
+        console.print(f"Other namespaces have {count(answer.elsewhere, 'idle pod')}, with {hours} GPU-hours.")
     if answer.not_measured:
         names = foreign(some(answer.not_measured))
         pods = count(len(answer.not_measured), "more pod" if answer.pods else "pod")

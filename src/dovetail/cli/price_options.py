@@ -13,7 +13,8 @@ import click
 from dovetail.cli.files import text_of
 
 if TYPE_CHECKING:
-    from dovetail.cost.price_rules import GpuPart, PriceBook, PriceRule
+    from dovetail.cost.price_rules import PriceBook
+    from dovetail.cost.price_sources import PriceSources
 
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _RATE = re.compile(r"([A-Z]{3})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
@@ -48,7 +49,7 @@ def _micro(text: str) -> int:
 
 
 def price_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options; the command gets a PriceBook as `book` in their place."""
+    """The options; the command gets PriceSources as `prices` in their place."""
 
     @wraps(command)
     def priced(
@@ -56,7 +57,13 @@ def price_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if rates and not currency:
             raise click.UsageError("--rate converts into the currency of --currency: name that too")
-        command(book=_book(files, no_list_prices, currency, rates, gpu_part), **rest)
+        if list(files).count("-") > 1:
+            raise click.UsageError("only one of --prices can be standard input")
+        if no_list_prices and not files:
+            raise click.UsageError("--no-list-prices leaves no prices: name a file with --prices")
+        from dovetail.cost.price_sources import PriceSources
+
+        command(prices=PriceSources(files, not no_list_prices, currency, rates, gpu_part == "ratio"), **rest)
 
     found: Callable[..., None] = priced
     for option in reversed(_OPTIONS):
@@ -83,41 +90,11 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def _book(
-    files: tuple[str, ...], no_list_prices: bool, currency: str, rates: dict[str, int], gpu_part: str
-) -> PriceBook:
+def book_of(sources: PriceSources) -> PriceBook:
     """The prices. Raises ClickException."""
     from dovetail.advice.price_table import PriceError
-    from dovetail.advice.prices import built_in
-    from dovetail.cost import list_prices
-    from dovetail.cost.price_files import read
-    from dovetail.cost.price_rules import PriceBook
 
-    if list(files).count("-") > 1:
-        raise click.UsageError("only one of --prices can be standard input")
-    if no_list_prices and not files:
-        raise click.UsageError("--no-list-prices leaves no prices: name a file with --prices")
-    rules: list[list[PriceRule]] = []
-    part: GpuPart | None = _default_part() if gpu_part == "ratio" else None
     try:
-        for file in files:
-            text = text_of(file, _TEXT)
-            rules.append(read(text, file, currency or "USD"))
-            part = _ratio(text, file) or part if part is not None else None
+        return sources.book(lambda file: text_of(file, _TEXT))
     except PriceError as error:
         raise click.ClickException(str(error)) from error
-    listed = () if no_list_prices else tuple(list_prices.rules(built_in()))
-    return PriceBook(rules, listed, part, currency, rates)
-
-
-def _default_part() -> GpuPart:
-    from dovetail.cost.opencost import BASE
-
-    return BASE
-
-
-def _ratio(text: str, file: str) -> GpuPart | None:
-    """The ratio that a file of OpenCost has, or None. Raises PriceError."""
-    from dovetail.cost.opencost import gpu_part
-
-    return gpu_part(text, file) if text.lstrip().startswith("{") else None

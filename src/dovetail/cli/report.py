@@ -17,14 +17,15 @@ from dovetail.cli.listing import ListForm, list_options, write_answer
 def command(asked: HistoryQuestion, form: ListForm) -> None:
     """Show how the GPUs of a period were used: hours allocated, used, idle and free, jobs, and how long these waited.
 
-    As sreport of Slurm, by team, user, model, day or another grouping. Reads a file of the history; needs no cluster
-    and no network.
+    As sreport of Slurm, by team, user, model, day or another grouping. Asks the collector of the cluster; with --store
+    it reads a file, and needs no cluster.
     """
     from dovetail.cli.cost_report import show_use
-    from dovetail.cost.utilization import utilization
+    from dovetail.cost.utilization import Utilization
+    from dovetail.historyserver.answers import use_of
 
-    times, grouping, zone = asked.times(None)
-    answer = utilization(times, grouping)
+    source, use, zone = asked.source, asked.use, asked.zone
+    answer = source.answer(use, Utilization, lambda reader: use_of(reader, use, source.own))
     if form.whole:
         write_answer(form, "UtilizationReport", answer)
     else:

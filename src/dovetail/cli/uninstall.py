@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--delete-data",
     is_flag=True,
-    help="Delete Queues, with all usage, GPUNodes, and the volume of agents' endpoints as well.",
+    help="Delete Queues, with all usage, GPUNodes, and the volumes of agents' endpoints and of the history as well.",
 )
 @click.option(
     "--keep-crds/--delete-crds",

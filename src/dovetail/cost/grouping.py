@@ -25,6 +25,8 @@ HELD_BY = (*OWNED_BY, "job", "pod")
 PLACED_BY = ("node", "model", "gpu", "day")
 LABEL = "label="
 NONE, UNKNOWN_POD = "(none)", "(unknown pod)"
+ELSEWHERE = "(other-namespaces)"
+"""The namespace of pods whose names the asker may not see, and their group."""
 RowKind = Literal["group", "unallocated", "unhealthy"]
 
 
@@ -64,6 +66,10 @@ class Grouping(Struct, frozen=True):
 
     def of_pods(self) -> Callable[[PodRecord], str]:
         """What finds the group of a pod, by its holder."""
+        named = self._of_named()
+        return lambda pod: named(pod) if pod.namespace != ELSEWHERE else ELSEWHERE
+
+    def _of_named(self) -> Callable[[PodRecord], str]:
         if self.by in OWNED_BY:
             return self.of_owners()
         match self.by:

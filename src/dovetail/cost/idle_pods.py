@@ -13,10 +13,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.cost.price_rules import PriceBook, Priced
-from dovetail.history.idle import IdlePod, IdleRules, idleness
-from dovetail.history.records import GpuSpan, Period
+from dovetail.history.idle import IdlePod, IdleRules, exempted, idleness
+from dovetail.history.records import GpuSpan, Period, PodRecord
 from dovetail.history.store import HistoryReader
 
 _SERVICES = ("Deployment", "StatefulSet", "Notebook")
@@ -52,7 +53,8 @@ class IdleRow(Struct, frozen=True):
 class IdleList(Struct, frozen=True):
     """Idle pods at the end of the history, those that waste most first. `cost_micro` is the sum of the costs that are
     known, in millionths of `currency`; `price_date` is the oldest date of these prices. `not_measured` are pods that
-    hold GPUs of which the use is not known."""
+    hold GPUs of which the use is not known. `elsewhere` is the number of other idle pods, of namespaces whose names are
+    not shown, and `elsewhere_gpu_s` what they held unused."""
 
     now: datetime
     pods: tuple[IdleRow, ...]
@@ -61,18 +63,29 @@ class IdleList(Struct, frozen=True):
     currency: str
     price_date: str
     not_measured: tuple[str, ...]
+    elsewhere: int = 0
+    elsewhere_gpu_s: int = 0
 
 
-def idle_list(reader: HistoryReader, rules: IdleRules, book: PriceBook, wanted: Callable[[IdlePod], bool]) -> IdleList:
-    """The idle pods that are `wanted`. Raises StoreError and CurrencyError."""
-    found = idleness(reader, rules)
+def idle_list(
+    reader: HistoryReader, rules: IdleRules, book: PriceBook, wanted: Callable[[PodRecord], bool], own: str = ""
+) -> IdleList:
+    """The idle pods that are `wanted`; with `own` those of this namespace alone, and the number of others, which no
+    filter of the asker changes. Raises StoreError and CurrencyError."""
+    found = idleness(reader, replace(rules, exempt=frozenset()) if own else rules)
+    others = [one for one in found.idle if own and one.pod.namespace != own]
+
+    def shown(pod: PodRecord) -> bool:
+        return wanted(pod) and (not own or (pod.namespace == own and not exempted(pod, rules.exempt)))
+
     now = Period(max(0, found.now_ms - 1), found.now_ms)
     spans = {span.gpu: span for span in reader.spans(now)}
     dates: set[str] = set()
-    rows = tuple(_row(one, spans, book, found.now_ms, dates) for one in found.idle if wanted(one))
+    rows = tuple(_row(one, spans, book, found.now_ms, dates) for one in found.idle if shown(one.pod))
+    unmeasured = tuple(f"{pod.namespace}/{pod.name}" for pod in found.not_measured if shown(pod))
     return IdleList(
         _time(found.now_ms), rows, sum(row.gpu_s for row in rows), sum(row.cost_micro or 0 for row in rows),
-        book.currency, min(dates, default=""), tuple(f"{pod.namespace}/{pod.name}" for pod in found.not_measured),
+        book.currency, min(dates, default=""), unmeasured, len(others), sum(one.amount // _MS_MILLI for one in others),
     )  # fmt: skip
 
 

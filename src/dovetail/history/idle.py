@@ -89,7 +89,7 @@ def _within(reader: HistoryReader, rules: IdleRules, look_back_ms: int) -> Idlen
     for hold in reader.holds(now):
         if not hold.end_ms or hold.end_ms > now.start_ms:
             holds.setdefault(hold.pod_uid, []).append(hold)
-    pods = {pod.uid: pod for pod in reader.pods_of(list(holds)) if not _exempt(pod, rules.exempt)}
+    pods = {pod.uid: pod for pod in reader.pods_of(list(holds)) if not exempted(pod, rules.exempt)}
     since_ms = max(0, known.end_ms - look_back_ms)
     used = _by_holder(reader.use(Period(since_ms - since_ms % HOUR_MS, known.end_ms)), pods)
     idle, not_measured = [], []
@@ -108,7 +108,8 @@ def _within(reader: HistoryReader, rules: IdleRules, look_back_ms: int) -> Idlen
     return Idleness(known.end_ms, tuple(idle), tuple(not_measured))
 
 
-def _exempt(pod: PodRecord, exempt: frozenset[str]) -> bool:
+def exempted(pod: PodRecord, exempt: frozenset[str]) -> bool:
+    """Whether the pod is of a namespace, or has a label, that is exempt."""
     return pod.namespace in exempt or any(f"{key}={value}" in exempt for key, value in pod.labels.items())
 
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from dovetail.kube.api.texts import clipped
 from dovetail.kube.objects.stack import StackCondition
 
-ACCEPTED, APPLIED, READY, VIEWS_AVAILABLE = "Accepted", "Applied", "Ready", "ViewsAvailable"
-CONDITIONS = (ACCEPTED, APPLIED, READY, VIEWS_AVAILABLE)
+ACCEPTED, APPLIED, READY = "Accepted", "Applied", "Ready"
+VIEWS_AVAILABLE, HISTORY_AVAILABLE = "ViewsAvailable", "HistoryAvailable"
+CONDITIONS = (ACCEPTED, APPLIED, READY, VIEWS_AVAILABLE, HISTORY_AVAILABLE)
 _MESSAGE_BYTES = 1024
 
 
@@ -51,6 +52,7 @@ def condition(kind: str, reason: StackReason, message: str = "") -> StackConditi
         APPLIED: StackReason.APPLIED,
         READY: StackReason.READY,
         VIEWS_AVAILABLE: StackReason.ANSWERED,
+        HISTORY_AVAILABLE: StackReason.ANSWERED,
     }
     return StackCondition(
         kind, str(best[kind] is reason), str(reason), clipped(" ".join(message.split()), _MESSAGE_BYTES)

@@ -38,7 +38,7 @@ from dovetail.operator.reconciler import Reconciler, Workshop, counting
 from dovetail.operator.rendering.stack_objects import SYSTEM_NAMESPACE, Desired, desired
 from dovetail.operator.rollout import Rollouts
 from dovetail.operator.surroundings import Surroundings
-from dovetail.operator.views import ViewRegistrations
+from dovetail.operator.views import HISTORY, VIEWS, ApiRegistration
 from dovetail.operator.watched.watches import SharedReflector, SharedWatches
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class OperatorOptions(Struct, frozen=True):
 def parts(shared: SharedByParts) -> tuple[StackPart, ...]:
     """The parts of `dovetail operator`, in the order in which they are asked."""
     walks = NodeWalks(shared, alone=False)
-    return Takeovers(shared, walks.kept_off), GpuSearches(shared), walks, Rollouts(shared), ViewRegistrations(shared)
+    registrations = (ApiRegistration(shared, one) for one in (VIEWS, HISTORY))
+    return Takeovers(shared, walks.kept_off), GpuSearches(shared), walks, Rollouts(shared), *registrations
 
 
 async def run(

@@ -41,7 +41,7 @@ from dovetail.scheduler.queue_status import QueueStatusWriter
 from dovetail.scheduler.reviews import Reviews
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_objects import ViewObjects
-from dovetail.scheduler.view_process import ViewProcess
+from dovetail.scheduler.view_process import ViewStarter, view_process
 
 if TYPE_CHECKING:
     from dovetail.scheduler.endpoints import Endpoints
@@ -147,11 +147,10 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                         tasks.create_task(divider.run())
                     if feed is not None:
                         objects = ViewObjects(client, mirror, feed, options.scheduler_name)
-                        views = ViewProcess(
-                            client, feed, options.views,
-                            namespace=options.lease_namespace, scheduler_name=options.scheduler_name,
-                            decides=lambda: driver.decides, wake=mirror.changed.set, report=objects.report_all,
-                        )  # fmt: skip
+                        starter = ViewStarter(feed, lambda: driver.decides, mirror.changed.set, objects.report_all)
+                        views = view_process(
+                            client, options.views, options.lease_namespace, options.scheduler_name, starter
+                        )
                         tasks.create_task(views.run())
                     if options.leader_elect:
                         # Not earlier: a process that cannot read the cluster must not hold the lease.

@@ -24,7 +24,7 @@ from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.reading.lists import ListReply, ListRequest
 
 OPERATOR, SCHEDULER, AGENT = "dovetail-operator", "dovetail-scheduler", "dovetail-agent"
-AGENT_PLANES = "dovetail-agent-planes"
+AGENT_PLANES, COLLECTOR = "dovetail-agent-planes", "dovetail-collector"
 CUSTOM_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", False, "CustomResourceDefinition"
 )
@@ -41,11 +41,15 @@ _REQUESTS = {
         ListRequest(DAEMON_SETS, InstalledWorkload, {_MANAGER: OPERATOR}),
         ListRequest(DAEMON_SETS, InstalledWorkload, {_NAME: AGENT}),
     ),
-    "stateful_sets": (ListRequest(STATEFUL_SETS, InstalledWorkload, {_NAME: AGENT_PLANES}),),
+    "stateful_sets": (
+        ListRequest(STATEFUL_SETS, InstalledWorkload, {_NAME: AGENT_PLANES}),
+        ListRequest(STATEFUL_SETS, InstalledWorkload, {_NAME: COLLECTOR}),
+    ),
     "pods": (
         ListRequest(PODS, InstalledPod, {_NAME: OPERATOR}),
         ListRequest(PODS, InstalledPod, {_NAME: SCHEDULER}),
         ListRequest(PODS, InstalledPod, {_NAME: AGENT_PLANES}),
+        ListRequest(PODS, InstalledPod, {_NAME: COLLECTOR}),
     ),
     "leases": (
         ListRequest(LEASES, HeldLease, {_NAME: OPERATOR}),

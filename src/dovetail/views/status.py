@@ -306,6 +306,13 @@ def _of_installation(view: StatusView, facts: InstallationFacts) -> Iterator[Sta
             )
 
 
+_UNANSWERED = (
+    ("ViewsAvailable", "let the API server reach the leader at its port for views, or set spec.scheduler.views: false"),
+    ("HistoryAvailable", "let the API server reach the pod dovetail-collector-0 at port 10356"),
+)
+"""What to do where nothing answers an API."""
+
+
 def _of_stack(view: StatusView) -> Iterator[StatusProblem]:
     stack = view.stack
     if stack is None:
@@ -315,10 +322,10 @@ def _of_stack(view: StatusView) -> Iterator[StatusProblem]:
         one = stack.condition(kind)
         if one.status == "False" and not stack.deleting:
             yield StatusProblem(named, f"{one.reason}: {one.message}" if one.message else one.reason, step)
-    views = stack.condition("ViewsAvailable")
-    if views.reason == "NotAnswered" and not stack.deleting:
-        step = "let the API server reach the leader at its port for views, or set spec.scheduler.views: false"
-        yield StatusProblem(named, f"{views.reason}: {views.message}", step)
+    for kind, step in _UNANSWERED:
+        one = stack.condition(kind)
+        if one.reason == "NotAnswered" and not stack.deleting:
+            yield StatusProblem(named, f"{one.reason}: {one.message}", step)
     rollout = view.rollout
     if rollout is not None and rollout.phase in _FAILED:
         where = f" on {', '.join(rollout.failed)}" if rollout.failed else ""

@@ -11,12 +11,13 @@ import sys
 
 import msgspec
 
+from dovetail.aggregated.certificate import ServingCertificate
+from dovetail.aggregated.front_proxy import Listening
+from dovetail.aggregated.priority import FOLLOWING, yield_by
 from dovetail.core.json_text import decode_json
-from dovetail.viewserver.certificate import ServingCertificate
 from dovetail.viewserver.following import Following
 from dovetail.viewserver.generations import Generations
-from dovetail.viewserver.options import Listening, ServerOptions
-from dovetail.viewserver.priority import FOLLOWING, yield_by
+from dovetail.viewserver.options import ServerOptions
 from dovetail.viewserver.server import ViewServer
 from dovetail.viewserver.whatifs import WhatIfs
 

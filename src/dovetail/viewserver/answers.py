@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail import __version__
+from dovetail.aggregated.paths import ServedApi
+from dovetail.aggregated.question import BadQuestion, Question, Reply
 from dovetail.core.checkpoint import restore
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.core.state import State
@@ -27,6 +28,8 @@ from dovetail.kube.objects.views import (
     NODE_LISTS,
     QUEUE_SHARES,
     VIEWS,
+    VIEWS_GROUP,
+    VIEWS_VERSION,
     WAITING_JOBS,
     WHAT_IFS,
     ViewDocument,
@@ -57,32 +60,6 @@ LOOK_AHEAD_S = 30.0
 _MOST_AMOUNT = 2**50
 _MOST_VIEWS = 32
 _STATES = ", ".join(STATES["all"])
-
-
-class Question(Struct, frozen=True):
-    """A view of `resource`, of the object `name` where it has objects. With a `namespace`, for users that may see that
-    one alone. `body` is that of a POST."""
-
-    resource: str
-    namespace: str = ""
-    name: str = ""
-    query: tuple[tuple[str, str], ...] = ()
-    body: str = ""
-
-
-class Reply(Struct, frozen=True):
-    """`body` is a ViewDocument with status 200, else a message."""
-
-    status: int
-    body: bytes
-
-
-class BadQuestion(Exception):
-    """The status and the message of a question that has no answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class _TooLong(Exception):
@@ -275,6 +252,7 @@ QUERIES: dict[str, frozenset[str]] = {
     WHAT_IFS.plural: frozenset(),
 }
 """By resource what a question can have."""
+API = ServedApi(VIEWS_GROUP, VIEWS_VERSION, RESOURCES, QUERIES, NAMED, POSTED)
 _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     EXPLANATIONS.plural: ViewAnswers.explanation,
     JOB_RANKS.plural: ViewAnswers.rank,

@@ -18,9 +18,10 @@ import logging
 import time
 from contextlib import suppress
 
-from dovetail.viewserver.answers import Question, Reply
+from dovetail.aggregated.forked import ProcessEnded, TooSlow
+from dovetail.aggregated.question import Question, Reply
 from dovetail.viewserver.following import Following
-from dovetail.viewserver.generation import Generation, GenerationEnded, TooSlow
+from dovetail.viewserver.generation import Generation
 
 PART = 0.2
 """The most of one core that generations take, unless one is waited for: then half."""
@@ -65,7 +66,7 @@ class Generations:
                 generation.asked.add(question)
                 try:
                     reply = await self._once(generation, question, within_s)
-                except GenerationEnded:
+                except ProcessEnded:
                     continue
                 if reply.status != 404 or generation.frames >= frames:
                     return reply
@@ -102,7 +103,7 @@ class Generations:
             await generation.prepared(_PREPARED_S)
             if before is not None:
                 await self._warm(generation, before)
-        except (GenerationEnded, OSError) as error:
+        except (ProcessEnded, OSError) as error:
             _log.warning("the views of this moment cannot be worked out: %s", error)
             return _PREPARED_S
         self._newest = generation
@@ -114,7 +115,7 @@ class Generations:
 
     async def _warm(self, generation: Generation, before: Generation) -> None:
         """Ask the new one what users have asked of the one before, so that nobody waits as it takes over. Raises
-        GenerationEnded."""
+        ProcessEnded."""
         with suppress(TimeoutError, TooSlow):
             async with asyncio.timeout(_WARM_S):
                 for question in list(before.asked)[:_KEPT]:

@@ -210,3 +210,20 @@ def test_a_real_server_has_the_time_for_the_rules_of_the_largest_spec(defined: P
 def test_a_name_that_is_no_label_value_is_refused(defined: Plane) -> None:
     with pytest.raises(RequestFailed, match=r"metadata\.name.*at most 63 characters"):
         apply(defined, {**EMPTY, "metadata": {"name": "a" * 64}}, dry_run=True)
+
+
+@pytest.mark.plane
+def test_the_volume_of_the_history_is_fixed_while_the_collector_runs(defined: Plane) -> None:
+    """The API server refuses what a StatefulSet could not do; switched off and on it has the old claim."""
+
+    def history(**fields: Any) -> Document:
+        return EMPTY | {"spec": {"history": fields}}
+
+    apply(defined, history(enabled=True, days=30, hourlyDays=7))
+    for change in ({"storage": "40Gi"}, {"storageClass": "fast"}):
+        with pytest.raises(RequestFailed) as raised:
+            apply(defined, history(enabled=True, **change))
+        assert "spec.history.storage" in str(raised.value) and "history-dovetail-collector-0" in str(raised.value)
+    apply(defined, history(enabled=True, storage="20Gi", days=500))
+    apply(defined, history(enabled=False, storage="40Gi", storageClass="fast"))
+    apply(defined, history(enabled=True, storage="40Gi", storageClass="fast"))

@@ -65,7 +65,9 @@ def made() -> list[Document]:
         files += [path for path in sorted((DEPLOY / part).glob("*.yaml")) if path.name != "kustomization.yaml"]
     for folder in (DEPLOY / "functions", DEPLOY / "agent/functions"):
         files += sorted(folder.glob("*/role.yaml"))
-    files += [path for path in sorted((DEPLOY / "functions/views").glob("*.yaml")) if path.name != "kustomization.yaml"]
+    for part in ("views", "history"):
+        folder = DEPLOY / "functions" / part
+        files += [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
     found = [one for path in files for one in documents(path) if one["kind"] != "Namespace"]
     for one in found:
         one["metadata"].setdefault("labels", {}).update(OURS)
@@ -345,9 +347,9 @@ VIEWS = {"name": "dovetail-views", "namespace": "dovetail-system", "port": 443}
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"service": VIEWS | {"name": "other"}}, "Service dovetail-views"),
-        ({"service": VIEWS | {"namespace": "default"}}, "Service dovetail-views"),
-        ({"service": None}, "Service dovetail-views"),
+        ({"service": VIEWS | {"name": "other"}}, "dovetail-views"),
+        ({"service": VIEWS | {"namespace": "default"}}, "dovetail-views"),
+        ({"service": None}, "dovetail-views"),
         ({"insecureSkipTLSVerify": True}, "trusts"),
         ({"caBundle": CERTIFICATE}, "trusts"),
     ],
@@ -377,6 +379,13 @@ def test_it_registers_no_other_api_and_directs_no_other_service(operator: Accoun
     other["metadata"]["name"] = "v1alpha1.other.dovetail.dev"
     operator.apply_refused(other)
     operator.refused("delete", "apiservice", "v1.apps")
+    # Each API has its own Service.
+    (history,) = documents(DEPLOY / "functions/history/apiservice.yaml")
+    history["metadata"]["labels"] = OURS
+    crossed = history | {"spec": history["spec"] | {"service": VIEWS}}
+    assert "the history by dovetail-history" in operator.apply_refused(crossed)
+    operator.apply(history)
+    operator.run("delete", "apiservice", history["metadata"]["name"])
     own = next(one for one in documents(DEPLOY / "functions/views/service.yaml") if one["kind"] == "EndpointSlice")
     for meta in ({"name": "kubernetes"}, {"namespace": "default"}):
         operator.apply_refused(own | {"metadata": own["metadata"] | {"labels": OURS} | meta})

@@ -29,13 +29,14 @@ QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"n
 FINALIZER = "dovetail.dev/operator"
 AGENTS_ROLE = "ClusterRole dovetail-agent-planes-namespace"
 PEOPLE = {f"ClusterRole dovetail-{name}" for name in ("viewer", "cluster-operator", "admin")}
-CLAIM = {
-    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-    "metadata": {
-        "name": "state-dovetail-agent-planes-0", "labels": {"app.kubernetes.io/name": "dovetail-agent-planes"},
-    },
-    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}},
-}  # fmt: skip
+CLAIMS = [
+    {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": f"{volume}-{owner}-0", "labels": {"app.kubernetes.io/name": owner}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}},
+    }
+    for volume, owner in (("state", "dovetail-agent-planes"), ("history", "dovetail-collector"))
+]  # fmt: skip
 
 
 class Installation:
@@ -188,12 +189,14 @@ def test_a_namespace_in_which_others_run_stays(here: Installation) -> None:
     here.plane.kubectl("delete", "pod", "theirs", "--namespace=dovetail-agent", "--now")
 
 
-def test_the_volume_of_agents_endpoints_stays_with_its_namespace_unless_data_is_to_go(here: Installation) -> None:
+def test_volumes_with_data_stay_with_their_namespace_unless_data_is_to_go(here: Installation) -> None:
     here.actions()
-    here.plane.kubectl("create", "--namespace=dovetail-system", "-f", "-", input=json.dumps(CLAIM))
+    for claim in CLAIMS:
+        here.plane.kubectl("create", "--namespace=dovetail-system", "-f", "-", input=json.dumps(claim))
     removal = here.uninstall()
     (kept,) = [text for text in removal["kept"] if "dovetail-system" in text]
     assert "PersistentVolumeClaim state-dovetail-agent-planes-0 has the endpoints of agents" in kept
+    assert "PersistentVolumeClaim history-dovetail-collector-0 has the history of the cluster" in kept
     assert {"Namespace dovetail-agent", AGENTS_ROLE, *PEOPLE} < set(removal["removed"])
     assert here.names("namespaces,persistentvolumeclaims").split().count("namespace/dovetail-system") == 1
     assert here.actions()["Namespace dovetail-system"] in ("update", "unchanged")

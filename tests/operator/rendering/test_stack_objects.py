@@ -14,6 +14,7 @@ import yaml
 from dovetail import __version__
 from dovetail.agent.config import read as read_config
 from dovetail.cli.agent.run import command as agent_command
+from dovetail.cli.collector import command as collector_command
 from dovetail.cli.plane.serve import command as serve_command
 from dovetail.cli.scheduler import command as scheduler_command
 from dovetail.core.labels import matches
@@ -45,6 +46,7 @@ MONITORS = Found(
 POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
 AGENT_PLANES = {"agentPlanes": {"enabled": True}}
+HISTORY = {"history": {"enabled": True}}
 
 
 def made(spec: Document | None = None, found: Found = Found(), uid: str = "u-1") -> Desired:  # noqa: B008
@@ -80,11 +82,11 @@ def selected(daemon_set: Document, labels: dict[str, str]) -> bool:
 
 def test_an_empty_spec_is_what_deploy_installs_by_hand() -> None:
     """But for labels and owner, the image, and that the operator replaces the agents' pods. An empty spec has no
-    endpoints of agents."""
+    endpoints of agents, and no history."""
     assert "StatefulSet" not in {one["kind"] for one in objects()}
-    folders = (DEPLOY, DEPLOY / "agent", DEPLOY / "agent-planes")
+    folders = (DEPLOY, DEPLOY / "agent", DEPLOY / "agent-planes", DEPLOY / "functions/history")
     by_hand = {(one["kind"], one["metadata"]["name"]): one for folder in folders for one in build(folder)}
-    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES)}
+    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES | HISTORY)}
     added = {(kind, name) for kind, name in rendered.keys() - by_hand.keys() if kind != "ConfigMap"}
     assert added == {("RuntimeClass", "nvidia")}
     assert {kind for kind, _ in by_hand.keys() - rendered.keys()} == {"Namespace"}
@@ -237,7 +239,44 @@ def test_options_of_the_endpoints_of_agents() -> None:
         assert [one.field for one in refused.problems] == ["spec.agentPlanes.extraArgs"], name
 
 
-@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes"])
+def test_options_of_the_collector_and_its_volume() -> None:
+    history = {
+        "enabled": True, "storage": "1Ti", "storageClass": "fast", "days": 800, "hourlyDays": 60,
+        "prices": "our-prices", "extraArgs": ["--write-every=2"], "resources": {"limits": {"memory": "4Gi"}},
+    }  # fmt: skip
+    found = objects({"history": history, "scheduler": {"schedulerName": "other"}})
+    stateful_set = select(found, "StatefulSet", "dovetail-collector")
+    (container,), (claim,) = containers(stateful_set), stateful_set["spec"]["volumeClaimTemplates"]
+    assert container["args"][3:] == [
+        "--scheduler-name=other", "--days-by-day=800", "--days-of-records=800", "--days-by-hour=60",
+        "--prices=/etc/dovetail/prices", "--write-every=2",
+    ]  # fmt: skip
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}}
+    assert (claim["spec"]["storageClassName"], claim["spec"]["resources"]["requests"]) == ("fast", {"storage": "1Ti"})
+    (volume,) = pod_spec(stateful_set)["volumes"]  # type: ignore[index]
+    assert volume == {"name": "prices", "configMap": {"name": "our-prices"}}
+    assert {"name": "prices", "mountPath": "/etc/dovetail/prices", "readOnly": True} in container["volumeMounts"]
+    known = {option: param.default for param in collector_command.params for option in param.opts}
+    assert {one.partition("=")[0] for one in container["args"][1:]} <= known.keys()
+    spec = StackSpec().history
+    assert (known["--days-by-day"], known["--days-of-records"], known["--days-by-hour"]) == (
+        spec.days, spec.days, spec.hourly_days,
+    )  # fmt: skip
+    for name in (
+        "--store",
+        "--answers",
+        "--prices",
+        "--days-by-day",
+        "--days-by-hour",
+        "--agent-namespace",
+        "--listen",
+        "--context",
+    ):
+        refused = made({"history": {"extraArgs": [f"{name}=x"]}})
+        assert [one.field for one in refused.problems] == ["spec.history.extraArgs"], name
+
+
+@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes", "history"])
 def test_a_request_above_a_limit_of_the_manifest_is_a_problem(part: str) -> None:
     result = made({part: {"enabled": True, "resources": {"requests": {"memory": "9Gi"}}}})
     assert [one.field for one in result.problems] == [f"spec.{part}.resources.requests"]
@@ -502,9 +541,9 @@ def test_the_classes_of_claims_are_those_of_the_how_to() -> None:
     ],
 )
 def test_how_prometheus_finds_the_pods(scrape: str, found: Found, monitors: bool, annotated: bool) -> None:
-    rendered = objects({"metrics": {"scrape": scrape, "intervalSeconds": 30}} | AGENT_PLANES, found)
+    rendered = objects({"metrics": {"scrape": scrape, "intervalSeconds": 30}} | AGENT_PLANES | HISTORY, found)
     assert {*names(rendered, "ServiceMonitor"), *names(rendered, "PodMonitor")} == (
-        {"dovetail-scheduler", "dovetail-agent-planes", "dovetail-agent"} if monitors else set()
+        {"dovetail-scheduler", "dovetail-agent-planes", "dovetail-collector", "dovetail-agent"} if monitors else set()
     )
     for one in rendered:
         if one["kind"] in WORKLOADS:
@@ -512,13 +551,13 @@ def test_how_prometheus_finds_the_pods(scrape: str, found: Found, monitors: bool
             annotations = metadata.get("annotations", {})
             assert (annotations.get("prometheus.io/scrape") == "true") == annotated
             ports = {port["containerPort"]: port["name"] for each in containers(one) for port in each["ports"]}
-            if annotated and {"endpoints", "views"} & {*ports.values()}:
+            if annotated and {"endpoints", "views", "answers"} & {*ports.values()}:
                 assert ports[int(annotations["prometheus.io/port"])] == "http", "endpoints and views serve no metrics"
     if monitors:
         ports = {port["name"] for one in rendered if one["kind"] in WORKLOADS for each in containers(one)
-                 for port in each["ports"]} - {"endpoints", "views"}  # fmt: skip
-        endpoints = [*select(rendered, "ServiceMonitor", "dovetail-scheduler")["spec"]["endpoints"],
-                     *select(rendered, "ServiceMonitor", "dovetail-agent-planes")["spec"]["endpoints"],
+                 for port in each["ports"]} - {"endpoints", "views", "answers"}  # fmt: skip
+        services = [one for one in rendered if one["kind"] == "ServiceMonitor"]
+        endpoints = [*(endpoint for one in services for endpoint in one["spec"]["endpoints"]),
                      *select(rendered, "PodMonitor", "dovetail-agent")["spec"]["podMetricsEndpoints"]]  # fmt: skip
         assert {one["port"] for one in endpoints} == ports
         assert all(one["interval"] == "30s" and one["honorLabels"] for one in endpoints)

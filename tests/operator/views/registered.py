@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from dovetail.aggregated.registration import ApiObjects, register
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.metrics import WRITES
 from dovetail.operator.rendering.stack_objects import ORDER
-from dovetail.scheduler.view_registration import API_SERVICE, register
+from dovetail.scheduler.view_process import VIEWS
 from tests.operator.stack_world import World
 
 SYSTEM = "dovetail-system"
 APIS = "apiservices.apiregistration.k8s.io"
 SLICES = "endpointslices.discovery.k8s.io"
-SLICE = "dovetail-views-ipv4"
 
 
 def writes() -> float:
@@ -35,8 +35,9 @@ class Views:
     reached   whether the API server reaches it
     """
 
-    def __init__(self, world: World, client: Client) -> None:
-        self._world, self._client = world, client
+    def __init__(self, world: World, client: Client, objects: ApiObjects) -> None:
+        self._world, self._client, self._objects = world, client, objects
+        self._slice = f"{objects.service}-ipv4"
         self.leader: tuple[str, str] | None = None
         self.reached = True
         self.every_s = 30
@@ -44,12 +45,12 @@ class Views:
     @property
     def api(self) -> dict[str, Any] | None:
         """The APIService."""
-        return self._world.get(APIS, "", API_SERVICE)
+        return self._world.get(APIS, "", self._objects.api_service)
 
     @property
     def addresses(self) -> list[str]:
         """What is in the EndpointSlice."""
-        found = self._world.get(SLICES, SYSTEM, SLICE) or {}
+        found = self._world.get(SLICES, SYSTEM, self._slice) or {}
         return [address for one in found.get("endpoints") or () for address in one["addresses"]]
 
     @property
@@ -60,8 +61,8 @@ class Views:
 
     async def look(self) -> None:
         """The leader registers, and the API server asks it."""
-        if self.leader is not None and self._world.get(SLICES, SYSTEM, SLICE) is not None:
-            await register(self._client, SYSTEM, self.leader[0], 10352, self.leader[1])
+        if self.leader is not None and self._world.get(SLICES, SYSTEM, self._slice) is not None:
+            await register(self._client, self._objects, SYSTEM, self.leader[0], 10352, self.leader[1])
         if (api := self.api) is None:
             return
         answered = self.leader is not None and self.reached and "caBundle" in api["spec"]
@@ -79,10 +80,10 @@ class Views:
 
 
 @asynccontextmanager
-async def views(world: World) -> AsyncIterator[Views]:
+async def views(world: World, objects: ApiObjects = VIEWS) -> AsyncIterator[Views]:
     """The scheduler and the API server, meanwhile."""
     async with Client(ClusterConfig(server=world.playground.url), user_agent="dovetail-scheduler") as client:
-        found = Views(world, client)
+        found = Views(world, client, objects)
         task = asyncio.create_task(found.run())
         try:
             yield found

@@ -12,9 +12,12 @@ import pytest
 
 from benchmarks import virtual_time
 from benchmarks.virtual_time import VirtualClock
+from dovetail.aggregated.registration import ApiObjects
+from dovetail.history.collector.run import HISTORY
 from dovetail.operator.rendering.stack_objects import desired
 from dovetail.operator.views.state import PAUSE_S, UNANSWERED_S
 from dovetail.playground import Fault, Playground
+from dovetail.scheduler.view_process import VIEWS
 from tests.operator.stack_world import STACKS, World
 from tests.operator.views.registered import APIS, SLICES, Views, views, writes
 
@@ -24,22 +27,24 @@ _SEEN_S = 65.0
 """What one has written, all others have read."""
 
 
-def in_virtual_time(work: Callable[[World, Views], Awaitable[None]]) -> None:
+def in_virtual_time(
+    work: Callable[[World, Views], Awaitable[None]], objects: ApiObjects = VIEWS, **spec: Any
+) -> None:  # fmt: skip
     """Run it on a playground with a GPUStack, whose operator it starts itself."""
 
     async def run(clock: VirtualClock) -> None:
         world = World(Playground(clock=clock.time))
         await world.playground.start()
-        async with views(world) as found:
-            world.stack()
+        async with views(world, objects) as found:
+            world.stack(**spec)
             await work(world, found)
         await world.playground.stop()
 
     virtual_time.run(run)
 
 
-def condition(world: World) -> tuple[str, str]:
-    return world.condition("ViewsAvailable")[:2]
+def condition(world: World, kind: str = "ViewsAvailable") -> tuple[str, str]:
+    return world.condition(kind)[:2]
 
 
 @pytest.mark.slow
@@ -78,6 +83,26 @@ def test_it_is_registered_once_a_scheduler_has_written_its_address() -> None:
             assert found.registered == LEADER and condition(world) == ("True", "Answered")
 
     in_virtual_time(work)
+
+
+def test_the_api_of_the_history_is_registered_by_its_collector_alone() -> None:
+    kind = "HistoryAvailable"
+
+    async def work(world: World, found: Views) -> None:
+        async with world.operator(desired):
+            await world.applied()
+            await asyncio.sleep(_SEEN_S)
+            assert found.api is None and condition(world, kind) == ("False", "NotRegistered")
+            found.leader = LEADER
+            await found.look()
+            await asyncio.sleep(2 * _SEEN_S)
+            assert found.registered == LEADER and condition(world, kind) == ("True", "Answered")
+            assert condition(world) == ("False", "NotRegistered")
+            world.stack(history={"enabled": False})
+            await asyncio.sleep(_SEEN_S)
+            assert found.api is None and condition(world, kind) == ("", "")
+
+    in_virtual_time(work, HISTORY, history={"enabled": True})
 
 
 @pytest.mark.slow

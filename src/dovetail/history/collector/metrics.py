@@ -19,6 +19,8 @@ GAPS = Counter("dovetail_history_gaps_total", "Gaps that were recorded: restarts
 DRIFT = Counter("dovetail_history_watch_drift_total", "Audits that found a difference to the server", ["resource"])
 USE_FAULTS = Gauge("dovetail_history_agents_unread", "Nodes whose agent did not answer the last question for use")
 USE_REFUSED = Gauge("dovetail_history_use_refused_records", "Records of use of GPUs or pods of other nodes")
+SERVER_UP = Gauge("dovetail_history_server_up", "1 while the process that answers questions runs")
+SERVER_ENDS = Counter("dovetail_history_server_ends_total", "Times that the process that answers questions ended")
 OWNER_ERRORS = Counter("dovetail_history_owner_errors_total", "Owners of pods that could not be read")
 
 

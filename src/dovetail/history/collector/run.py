@@ -12,6 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dovetail import __runs__, __version__
+from dovetail.aggregated.process import AnsweredApi, AnsweringProcess, Starter
+from dovetail.aggregated.registration import ApiObjects
 from dovetail.history.agent_use import PERIOD_S, AgentUseReader
 from dovetail.history.collector import metrics
 from dovetail.history.collector.agents import SELECTOR, AgentInstance, Agents
@@ -26,13 +28,19 @@ from dovetail.kube.api.discovery import discover_when_up
 from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.informers import InformerHandlers, Informers
+from dovetail.kube.namespaces import SYSTEM_NAMESPACE
+from dovetail.kube.objects.history import HISTORY_GROUP, HISTORY_VERSION
 from dovetail.kube.translate.translator import Translator
+
+MODULE = "dovetail.historyserver"
+HISTORY = ApiObjects("dovetail-history", f"{HISTORY_VERSION}.{HISTORY_GROUP}")
 
 
 class CollectorOptions(Struct, frozen=True):
     """The options of `dovetail collector`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `write_s`: what changed is written so often, in seconds. `agent_namespace` is where the agents run, which are asked
-    for the use of GPUs every `use_s`; "" for no use."""
+    for the use of GPUs every `use_s`; "" for no use. `answers` is HOST:PORT at which a process of its own answers
+    questions, "" for none; `prices` are passed on to it."""
 
     store: Path
     retention: Retention = Retention()
@@ -41,6 +49,8 @@ class CollectorOptions(Struct, frozen=True):
     write_s: float = 5.0
     agent_namespace: str = "dovetail-agent"
     use_s: float = PERIOD_S
+    answers: str = ""
+    prices: Struct | None = None
 
 
 async def run(config: ClusterConfig, options: CollectorOptions) -> None:
@@ -67,10 +77,23 @@ async def run(config: ClusterConfig, options: CollectorOptions) -> None:
                     await informers.synced()
                     metrics.log.info("in step with the cluster, writing %s", options.store)
                     tasks.create_task(collector.run())
+                    if options.answers:
+                        tasks.create_task(_answering(client, options).run())
                     if options.agent_namespace:
                         _follow_use(tasks, client, collector, options)
             finally:
                 await collector.finish()
+
+
+def _answering(client: Client, options: CollectorOptions) -> AnsweringProcess:
+    """The process that answers questions from the file."""
+    passed: dict[str, object] = {"store": str(options.store.absolute())}
+    if options.prices is not None:
+        passed["prices"] = options.prices
+    api = AnsweredApi(
+        MODULE, "questions about the history", HISTORY, metrics.SERVER_UP, metrics.SERVER_ENDS, metrics.log, passed
+    )
+    return AnsweringProcess(client, api, options.answers, SYSTEM_NAMESPACE, Starter())
 
 
 def _follow_use(tasks: asyncio.TaskGroup, client: Client, collector: Collector, options: CollectorOptions) -> None:

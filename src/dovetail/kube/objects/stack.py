@@ -108,6 +108,21 @@ class AgentPlanesSpec(Wire, frozen=True):
     extra_args: tuple[str, ...] = ()
 
 
+class HistorySpec(Wire, frozen=True):
+    """The collector of the history, `dovetail collector`, and its volume. `storage_class` "" is that of the cluster.
+    `days` is for how long all is kept, `hourly_days` for how long use is kept by the hour. `prices` is a ConfigMap with
+    files of prices, "" for none."""
+
+    enabled: bool = False
+    storage: str = "20Gi"
+    storage_class: str = ""
+    days: int = 400
+    hourly_days: int = 35
+    prices: str = ""
+    resources: Resources = Resources()
+    extra_args: tuple[str, ...] = ()
+
+
 class DriverSpec(Wire, frozen=True):
     """`image` names a driver container by digest (repository@sha256:...); required in mode Container."""
 
@@ -178,6 +193,7 @@ class StackSpec(Wire, frozen=True):
     scheduler: SchedulerSpec = SchedulerSpec()
     agent: AgentSpec = AgentSpec()
     agent_planes: AgentPlanesSpec = AgentPlanesSpec()
+    history: HistorySpec = HistorySpec()
     driver: DriverSpec = DriverSpec()
     runtime: RuntimeSpec = RuntimeSpec()
     metrics: MetricsSpec = MetricsSpec()

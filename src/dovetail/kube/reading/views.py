@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the running scheduler: one small request, two where only one namespace may be seen.
+"""Answers of the running scheduler, and of the collector of the history: one small request, two where only one
+namespace may be seen.
 
 Rules
 - The answer with all names is asked for first. Where that is forbidden, the one for a namespace.
@@ -18,14 +19,29 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import ApiError, Forbidden, KubeError, NotFound, Unauthorized
 from dovetail.kube.api.http1 import NotConnected
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.objects.views import COMMANDS, MOST_BODY_BYTES, VIEWS_GROUP, VIEWS_VERSION, ViewDocument
+from dovetail.kube.objects.history import HISTORY_COMMANDS, HISTORY_GROUP
+from dovetail.kube.objects.views import COMMANDS, MOST_BODY_BYTES, VIEWS_GROUP, ViewDocument
 
 ROLE = "dovetail-viewer"
 """The ClusterRole that grants the views."""
 _ATTEMPTS = Attempts(timeout_s=12.0, retries=1)
 """A little longer than the server works on an answer."""
 _LONG = Attempts(timeout_s=55.0, retries=0)
-"""For a question with a body. The API server itself waits for a minute."""
+"""For a question that is worked out by itself. The API server itself waits for a minute."""
+
+
+class _Answerer(Struct, frozen=True):
+    """What answers a group: what it is called, which command shows each resource, and how long an answer may take."""
+
+    name: str
+    commands: Mapping[str, str]
+    attempts: Attempts
+
+
+_ANSWERERS = {
+    VIEWS_GROUP: _Answerer("running scheduler", COMMANDS, _ATTEMPTS),
+    HISTORY_GROUP: _Answerer("collector", HISTORY_COMMANDS, _LONG),
+}
 _ASKED_WRONGLY = (400, 403, 404, 413)
 _TOO_OLD = (404, 405, 501)
 """How an older scheduler answers what it does not know."""
@@ -33,13 +49,14 @@ _TOO_OLD = (404, 405, 501)
 
 class ViewRequest(Struct, frozen=True):
     """A view of `resource`, of the object `name` where it has objects, for a user that may see the `namespace`. A
-    question with a `body` is sent as JSON."""
+    question with a `body` is sent as JSON. `alone`: as a user of that namespace sees it, whatever the asker may see."""
 
     resource: Resource
     namespace: str
     name: str = ""
     query: Mapping[str, str] = {}
     body: bytes = b""
+    alone: bool = False
 
 
 class NoView(Exception):
@@ -47,15 +64,15 @@ class NoView(Exception):
 
 
 class NotServed(NoView):
-    """The API server has no views: they are switched off, or Dovetail is not installed."""
+    """The API server has no such API: it is switched off, or Dovetail is not installed."""
 
 
 class OlderScheduler(NoView):
-    """The running scheduler does not know this view, or not all of it."""
+    """What answers does not know this view, or not all of it."""
 
 
 class NoSuchObject(Exception):
-    """The scheduler has answered that there is no such thing; the message is its own."""
+    """The answer is that there is no such thing, or that it cannot be asked so; the message is the server's."""
 
 
 class _Listed(Struct):
@@ -72,22 +89,25 @@ async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument
     if len(request.body) > MOST_BODY_BYTES:
         raise NoView(f"the question is longer than the {MOST_BODY_BYTES >> 20} MiB that the scheduler reads")
     async with Client(config, user_agent="dovetail") as client:
-        try:
-            return await _read(client, request, "")
-        except Forbidden:
-            pass
+        if not request.alone:
+            try:
+                return await _read(client, request, "")
+            except Forbidden:
+                pass
         try:
             return await _read(client, request, request.namespace)
         except Forbidden as error:
             verb = "create" if request.body else "get" if request.name else "list"
-            what = f"{verb} {request.resource.plural}.{VIEWS_GROUP} in namespace {request.namespace}"
+            what = f"{verb} {request.resource.plural}.{request.resource.group} in namespace {request.namespace}"
             raise NoView(f"you may not {what}, which the ClusterRole {ROLE} grants") from error
 
 
 async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDocument:
     name = request.name if namespace or not request.name else f"{request.namespace}:{request.name}"
     path = request.resource.path(namespace) + (f"/{_segment(name)}" if name else "")
-    method, attempts = ("POST", _LONG) if request.body else ("GET", _ATTEMPTS)
+    group = request.resource.group
+    answerer = _ANSWERERS[group]
+    method, attempts = ("POST", _LONG) if request.body else ("GET", answerer.attempts)
     try:
         found = await client.request(
             method, path, request.body or None, params=request.query, decode=ViewDocument, attempts=attempts
@@ -95,18 +115,18 @@ async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDoc
     except Unauthorized:
         raise
     except ApiError as error:
-        if isinstance(error, Forbidden) and error.details.kind != VIEWS_GROUP:
+        if isinstance(error, Forbidden) and error.details.kind != group:
             raise
         if error.reason == NotConnected.__name__:
             raise
-        if error.details.kind == VIEWS_GROUP:
+        if error.details.kind == group:
             if error.status in _TOO_OLD:
                 await _check_age(client, request.resource, error)
             if error.status in _ASKED_WRONGLY:
                 raise NoSuchObject(error.message) from error
         if isinstance(error, NotFound):
-            raise NotServed(f"the API server has no {VIEWS_GROUP}/{VIEWS_VERSION}") from error
-        raise NoView(f"the running scheduler does not answer: {error.message or error}") from error
+            raise NotServed(f"the API server has no {request.resource.api_version}") from error
+        raise NoView(f"the {answerer.name} does not answer: {error.message or error}") from error
     if found.api_version != request.resource.api_version:
         raise NoView(f"the answer is {found.api_version or 'of an unknown version'}")
     return found
@@ -114,21 +134,21 @@ async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDoc
 
 async def _check_age(client: Client, resource: Resource, error: ApiError) -> None:
     """Raise OlderScheduler if that is why the scheduler has not answered."""
-    path = f"/apis/{VIEWS_GROUP}/{VIEWS_VERSION}"
+    answerer, path = _ANSWERERS[resource.group], f"/apis/{resource.api_version}"
     try:
         served = await client.request("GET", path, decode=_Discovery, attempts=_ATTEMPTS)
     except KubeError:
         return
     names = {one.name for one in served.resources}
     if resource.plural not in names:
-        answered = ", ".join(command for plural, command in COMMANDS.items() if plural in names)
+        answered = ", ".join(command for plural, command in answerer.commands.items() if plural in names)
         raise OlderScheduler(
-            f"the running scheduler is older than this command and does not answer {COMMANDS[resource.plural]}; "
+            f"the {answerer.name} is older than this command and does not answer {answerer.commands[resource.plural]}; "
             f"it answers {answered or 'nothing that this command asks'}"
         ) from error
     if error.status not in _ASKED_WRONGLY:
         raise OlderScheduler(
-            f"the running scheduler is older than this command: {error.message or error}"
+            f"the {answerer.name} is older than this command: {error.message or error}"
         ) from error  # fmt: skip
 
 

@@ -4,7 +4,8 @@
 1. Every GPUStack is deleted. Its operator removes what it has made, and takes the finalizer away. Another operator runs
    here meanwhile, as a candidate for the same lease: where that of the cluster is gone, it does the same.
 2. The operator's own objects are deleted, its Deployment first, its namespaces last.
-   The namespace in which the endpoints of agents have their volume stays with it, unless that is asked for.
+   The namespace in which volumes have data stays with them, unless that is asked for: the endpoints of agents, and the
+   history.
 3. Only when asked for: GPUNodes and Queues, and then the definitions.
 
 Each step starts from what is still there, so that an uninstallation that broke off goes on where it was. Jobs go on.
@@ -31,7 +32,7 @@ from dovetail.operator import manifest_objects
 from dovetail.operator.installation.installer import InstallRefused
 from dovetail.operator.kinds import WORKLOADS, installed_resource_of
 from dovetail.operator.live import LiveObject, ObjectRef
-from dovetail.operator.rendering.agent_planes_objects import NAME as AGENT_PLANES
+from dovetail.operator.rendering import agent_planes_objects, history_objects
 from dovetail.operator.run import LeaseLost, OperatorOptions, run
 from dovetail.operator.surroundings import DEFINITIONS
 from dovetail.operator.watched.outline import Outline
@@ -39,12 +40,15 @@ from dovetail.operator.watched.outline import Outline
 _log = logging.getLogger("dovetail.operator")
 _POLL_S = 0.5
 _AGAIN_S = 2.0
+_DATA = {agent_planes_objects.NAME: "the endpoints of agents", history_objects.NAME: "the history of the cluster"}
+"""What is in the volumes of a StatefulSet, which leaves their claims behind; by the name that is their label."""
 _HELM_RELEASE = "meta.helm.sh/release-name"
 
 
 class RemovalRequest(Struct, frozen=True):
     """`stacks_only`: the GPUStacks alone, which the operator of the cluster takes down; for Helm, which removes the
-    rest. `delete_data`: Queues, with all usage, GPUNodes and the endpoints of agents go as well; with
+    rest. `delete_data`: Queues, with all usage, GPUNodes, the endpoints of agents and the
+    history go as well; with
     `delete_definitions` the definitions too. With `dry_run` nothing is deleted."""
 
     stacks_only: bool = False
@@ -155,9 +159,8 @@ async def _operator(client: Client, request: RemovalRequest, removal: Removal, r
         if strangers := await _strangers(client, ref.name):
             removal.kept.append(f"{ref}: {strangers[0]} runs there, and {len(strangers) - 1} more pods of yours")
             continue
-        if not request.delete_data and (claim := await _endpoints_of_agents(client, ref.name)):
-            text = f"PersistentVolumeClaim {claim} has the endpoints of agents"
-            removal.kept.append(f"{ref}: {text}; --delete-data deletes both")
+        if not request.delete_data and (claims := await _data_claims(client, ref.name)):
+            removal.kept.append(f"{ref}: {', '.join(claims)}; --delete-data deletes all of it")
             continue
         await _remove(client, ref, request, removal)
         emptied.append(ref)
@@ -173,11 +176,12 @@ async def _strangers(client: Client, namespace: str) -> list[str]:
     return [name for name, label in names if not label.startswith("dovetail-")]
 
 
-async def _endpoints_of_agents(client: Client, namespace: str) -> str:
-    """The claim with the objects of agents' endpoints, "" for none: a StatefulSet leaves its claims behind."""
-    params: Params = {"labelSelector": f"app.kubernetes.io/name={AGENT_PLANES}"}
+async def _data_claims(client: Client, namespace: str) -> list[str]:
+    """The claims of volumes with data, and what it is."""
+    params: Params = {"labelSelector": f"app.kubernetes.io/name in ({','.join(_DATA)})"}
     claims = await client.request("GET", PVCS.path(namespace), params=params, decode=_Outlines)
-    return next((one.metadata.name for one in claims.items), "")
+    named = [(one.metadata.name, one.metadata.labels["app.kubernetes.io/name"]) for one in claims.items]
+    return [f"PersistentVolumeClaim {name} has {_DATA[label]}" for name, label in sorted(named)]
 
 
 async def _remove(

@@ -13,7 +13,7 @@ from dovetail.core.model import Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.objects import stack as kinds
 from dovetail.kube.objects.base import Quantities
-from dovetail.kube.objects.stack import AgentPlanesSpec, AgentSpec, NodePool, Resources, StackSpec
+from dovetail.kube.objects.stack import AgentPlanesSpec, AgentSpec, HistorySpec, NodePool, Resources, StackSpec
 from dovetail.kube.translate.problems import one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS
 
@@ -33,14 +33,17 @@ _AGENTS = re.compile(
     r"node-name|listen|[a-z]+-root(-on-host)?|[a-z]+-folder)(=.*)?"
 )
 _AGENT_PLANES = re.compile(r"--(state|plane|address|url|tls-[a-z]+|scheduler-name|kubeconfig|context|listen)(=.*)?")
+_COLLECTORS = re.compile(
+    r"--(store|answers|prices|days-[a-z-]+|agent-namespace|scheduler-name|kubeconfig|context|listen)(=.*)?"
+)
 _OWN_FIELD = "must not set what the operator sets, or what has a field of its own"
 
 
 def contradictions(spec: StackSpec) -> list[Problem]:
     """Each contradiction in a spec, with its field."""
     return [
-        *_between_parts(spec), *_scheduler(spec), *_agent(spec.agent), *_agent_planes(spec.agent_planes), *_nodes(spec),
-        *_rest(spec),
+        *_between_parts(spec), *_scheduler(spec), *_agent(spec.agent), *_agent_planes(spec.agent_planes),
+        *_history(spec.history), *_nodes(spec), *_rest(spec),
     ]  # fmt: skip
 
 
@@ -124,6 +127,13 @@ def _pool(pool: NodePool, path: str) -> Iterator[Problem]:
 def _agent_planes(planes: AgentPlanesSpec) -> Iterator[Problem]:
     yield from _arguments(planes.extra_args, _AGENT_PLANES, "spec.agentPlanes.extraArgs")
     yield from _resources(planes.resources, "spec.agentPlanes.resources")
+
+
+def _history(history: HistorySpec) -> Iterator[Problem]:
+    if history.hourly_days > history.days:
+        yield Problem("spec.history.hourlyDays", str(history.hourly_days), "must not be above days")
+    yield from _arguments(history.extra_args, _COLLECTORS, "spec.history.extraArgs")
+    yield from _resources(history.resources, "spec.history.resources")
 
 
 def _selector(pool: NodePool, path: str) -> Iterator[Problem]:

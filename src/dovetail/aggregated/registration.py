@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the API server finds the views: the address in the EndpointSlice of a Service without selector, and the
+"""Where the API server finds an API: the address in the EndpointSlice of a Service without selector, and the
 certificate to trust in the APIService. And how the API server authenticates itself.
 
-Only the leader writes. Both objects are made by the manifests, or by the operator, and are patched by name. They are
+Both objects are made by the manifests, or by the operator, and are patched by name. They are
 written again from time to time: manifests that are applied again may take the values out, and the operator empties the
 addresses to see whether a leader lives.
 """
@@ -17,23 +17,19 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
+from dovetail.aggregated.front_proxy import FrontProxy
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import NotFound
 from dovetail.kube.api.resources import API_SERVICES, CONFIG_MAPS, ENDPOINT_SLICES
-from dovetail.kube.objects.views import VIEWS_GROUP, VIEWS_VERSION
 
-SERVICE = "dovetail-views"
-API_SERVICE = f"{VIEWS_VERSION}.{VIEWS_GROUP}"
 AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
 
 
-class ProxyAuthentication(Struct, frozen=True):
-    """The certificates of the API server's front proxy: those that `ca_pem` signed for one of `names` (none: any). It
-    names the user in the first of `user_headers`."""
+class ApiObjects(Struct, frozen=True):
+    """The names of the objects of an API: its Service and the EndpointSlices of that, and its APIService."""
 
-    ca_pem: str
-    names: tuple[str, ...]
-    user_headers: tuple[str, ...]
+    service: str
+    api_service: str
 
 
 class _ConfigMap(Struct):
@@ -44,7 +40,7 @@ class NoFrontProxy(Exception):
     """The API server forwards to no other API server; the message is why."""
 
 
-async def authentication(client: Client) -> ProxyAuthentication:
+async def authentication(client: Client) -> FrontProxy:
     """What the API server publishes about itself. Raises NoFrontProxy, ApiError."""
     namespace, name = AUTHENTICATION
     data = (await client.request("GET", CONFIG_MAPS.path(namespace, name), decode=_ConfigMap)).data
@@ -54,7 +50,7 @@ async def authentication(client: Client) -> ProxyAuthentication:
             f"ConfigMap {namespace}/{name} has no requestheader-client-ca-file: the API server has no aggregation layer"
         )
     headers = _names(data, "requestheader-username-headers") or ("X-Remote-User",)
-    return ProxyAuthentication(ca_pem, _names(data, "requestheader-allowed-names"), headers)
+    return FrontProxy(ca_pem, _names(data, "requestheader-allowed-names"), headers)
 
 
 def _names(data: dict[str, str], key: str) -> tuple[str, ...]:
@@ -68,7 +64,9 @@ def _names(data: dict[str, str], key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-async def register(client: Client, namespace: str, address: str, port: int, ca_pem: str) -> bool:
+async def register(
+    client: Client, registration: ApiObjects, namespace: str, address: str, port: int, ca_pem: str
+) -> bool:
     """Direct the API server to this address. Returns False where the API is not there: the operator registers it once
     it sees the address. Raises ApiError."""
     family = "IPv6" if ipaddress.ip_address(address).version == 6 else "IPv4"
@@ -78,11 +76,14 @@ async def register(client: Client, namespace: str, address: str, port: int, ca_p
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     }
     await client.fetch(
-        "PATCH", ENDPOINT_SLICES.path(namespace, f"{SERVICE}-{family.lower()}"), slices, content_type=MERGE_PATCH
+        "PATCH",
+        ENDPOINT_SLICES.path(namespace, f"{registration.service}-{family.lower()}"),
+        slices,
+        content_type=MERGE_PATCH,
     )
     bundle = {"spec": {"caBundle": base64.b64encode(ca_pem.encode()).decode()}}
     try:
-        await client.fetch("PATCH", API_SERVICES.path(name=API_SERVICE), bundle, content_type=MERGE_PATCH)
+        await client.fetch("PATCH", API_SERVICES.path(name=registration.api_service), bundle, content_type=MERGE_PATCH)
     except NotFound:
         return False
     return True
@@ -95,7 +96,7 @@ def address_of(listen: str, server: str) -> str:
     try:
         ipaddress.ip_address(host or "::")
     except ValueError as error:
-        raise OSError(f"--views needs an address, not the name {host}") from error
+        raise OSError(f"{host} is a name: an address is needed at which the API server reaches this process") from error
     if not host or ipaddress.ip_address(host).is_unspecified:
         url = urlsplit(server)
         target = (url.hostname or "", url.port or 443)
@@ -105,5 +106,5 @@ def address_of(listen: str, server: str) -> str:
             probe.connect(address)
             host = str(probe.getsockname()[0])
     if ipaddress.ip_address(host).is_loopback:
-        raise OSError(f"the API server cannot reach views at {host}: pass an address of this machine in --views")
+        raise OSError(f"the API server cannot reach {host}: pass an address of this machine")
     return host

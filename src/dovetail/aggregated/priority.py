@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How these processes yield to the scheduler, which shares the cores and the pod with them.
+"""How these processes yield to the one that starts them, which shares the cores and the pod with them.
 
 Rules: the one that follows has to keep up, and so has the least of it; what is worked out ahead of questions can wait,
-and a what-if has all the time. As batch processes none of them takes a core from one that wakes up.
+and one question of a user has all the time. As batch processes none of them takes a core from one that wakes up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-FOLLOWING, GENERATION, WHAT_IF = 5, 10, 19
+FOLLOWING, GENERATION, ONE_QUESTION = 5, 10, 19
 """The nice values."""
 
 

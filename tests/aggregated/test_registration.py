@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the API server finds the views, and how it authenticates itself."""
+"""Where the API server finds an API, and how it authenticates itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.aggregated.registration import ApiObjects, NoFrontProxy, address_of, authentication, register
 from dovetail.kube.api.errors import NotFound
-from dovetail.scheduler.view_registration import NoFrontProxy, address_of, authentication, register
 
+API = ApiObjects("dovetail-views", "v1alpha1.views.dovetail.dev")
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
 
@@ -65,7 +66,7 @@ async def test_an_api_server_that_does_not_forward(data: dict[str, str]) -> None
 @pytest.mark.parametrize(("address", "family"), [("10.1.2.3", "ipv4"), ("fd00::2", "ipv6")])
 async def test_the_slice_of_its_family_gets_the_address(address: str, family: str) -> None:
     client = _Client({})
-    assert await register(client, "system", address, 10352, "PEM")  # type: ignore[arg-type]
+    assert await register(client, API, "system", address, 10352, "PEM")  # type: ignore[arg-type]
     of_slice = client.written[f"/apis/discovery.k8s.io/v1/namespaces/system/endpointslices/dovetail-views-{family}"]
     assert of_slice["addressType"].lower() == family
     assert [one["addresses"] for one in of_slice["endpoints"]] == [[address]]
@@ -81,7 +82,7 @@ async def test_without_the_api_the_address_is_written_all_the_same() -> None:
             await super().fetch(method, path, body, content_type=content_type)
 
     client = _WithoutApi({})
-    assert not await register(client, "system", "10.1.2.3", 10352, "PEM")  # type: ignore[arg-type]
+    assert not await register(client, API, "system", "10.1.2.3", 10352, "PEM")  # type: ignore[arg-type]
     assert len(client.written) == 1
 
 
@@ -89,5 +90,5 @@ def test_an_address_that_the_api_server_cannot_reach_is_refused() -> None:
     assert address_of("192.0.2.7:1", "https://127.0.0.1:6443") == "192.0.2.7"
     assert address_of("[fd00::7]:1", "https://127.0.0.1:6443") == "fd00::7"
     for listen in ("127.0.0.1:1", "0.0.0.0:1", "localhost:1"):
-        with pytest.raises(OSError, match="--views"):
+        with pytest.raises(OSError, match=r"is a name|cannot reach"):
             address_of(listen, "https://127.0.0.1:6443")

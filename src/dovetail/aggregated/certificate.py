@@ -19,7 +19,7 @@ class ServingCertificate:
     """A new key, and a certificate for `host`. Raises ImportError without the package `cryptography`."""
 
     def __init__(self, host: str) -> None:
-        # Imported here: only the view server needs it, which is the extra `views` of the package.
+        # Imported here: only servers need it, which is the extra `views` of the package.
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,7 +27,7 @@ class ServingCertificate:
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dovetail views")])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dovetail")])
         certificate = (
             x509.CertificateBuilder()
             .subject_name(name)

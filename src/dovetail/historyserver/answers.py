@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers to questions about the history, from any reader. With `own` as a user of that namespace may see them:
+its names, and all else in one group, or as a number. Each raises StoreError, QuestionError, CurrencyError."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import tzinfo
+
+from msgspec.structs import replace
+
+from dovetail.advice.sizing.advise import advise, by_saving
+from dovetail.advice.sizing.rule import JobAdviceList
+from dovetail.cost.calendar import PeriodError, days, period_of, zone_of
+from dovetail.cost.cells import GpuTimes, gpu_times
+from dovetail.cost.costs import CostAnswer, costs
+from dovetail.cost.grouping import PLACED_BY, Grouping
+from dovetail.cost.idle_pods import IdleList, idle_list
+from dovetail.cost.idle_rules import IDLE_RULES
+from dovetail.cost.model_prices import model_prices
+from dovetail.cost.price_rules import PriceBook
+from dovetail.cost.utilization import Utilization, utilization
+from dovetail.history.idle import IdleRules
+from dovetail.history.job_use import JobKey, JobsUse, job_uses
+from dovetail.history.records import Period, PodRecord
+from dovetail.history.store import HistoryReader
+from dovetail.historyserver.elsewhere import as_seen, shown_text
+from dovetail.historyserver.questions import (
+    AdviceQuestion,
+    CostQuestion,
+    IdleQuestion,
+    NoSuchJob,
+    QuestionError,
+    UseQuestion,
+)
+
+
+def times_of(
+    reader: HistoryReader, asked: UseQuestion, book: PriceBook | None, own: str = "", daily: bool = False
+) -> tuple[GpuTimes, Grouping, tzinfo]:
+    """The GPU time of the period, by day if it is grouped so or `daily`, and how it is grouped."""
+    asked.check()
+    known = reader.known()
+    try:
+        zone = zone_of(asked.time_zone)
+        period = period_of(asked.period, zone, known.end_ms or int(time.time() * 1000))
+    except PeriodError as error:
+        raise QuestionError(str(error)) from error
+    inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
+    named = list(days(inside, zone)) if inside.ms and (daily or asked.by == "day") else []
+    # Of others a user sees one group: that is made of pods, which sums of owners do not have.
+    by = "pod" if own and asked.by != "gpu" else asked.by
+    with _no_garbage():
+        times = gpu_times(reader, period, book, [part for _, part in named], by)
+    if own:
+        times = as_seen(times, own, asked.by in PLACED_BY)
+    return times, Grouping(asked.by, asked.level, asked.parents, tuple(day for day, _ in named)), zone
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Records are many and none is garbage: the collector would take a quarter of the time to find none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def use_of(reader: HistoryReader, asked: UseQuestion, own: str = "") -> Utilization:
+    times, grouping, _ = times_of(reader, asked, None, own)
+    return utilization(times, grouping)
+
+
+def costs_of(reader: HistoryReader, asked: CostQuestion, book: PriceBook, own: str = "") -> CostAnswer:
+    rule = next((one for one in IDLE_RULES if one == asked.idle), None)
+    if rule is None:
+        raise QuestionError(f"--idle {asked.idle!r} is none of {', '.join(IDLE_RULES)}")
+    if rule != "separate" and asked.by in PLACED_BY:
+        raise QuestionError(
+            f"--idle {asked.idle} divides over holders of GPUs: use it with --by team, user or another holder"
+        )
+    times, grouping, _ = times_of(reader, asked, book, own)
+    return costs(times, grouping, rule, book.currency)
+
+
+def idle_of(reader: HistoryReader, asked: IdleQuestion, book: PriceBook, own: str = "") -> IdleList:
+    rules = IdleRules(least_ms=asked.least_ms, exempt=frozenset(asked.exempt))
+    return idle_list(reader, rules, book, _wanted(asked), own)
+
+
+def _wanted(asked: IdleQuestion) -> Callable[[PodRecord], bool]:
+    def wanted(pod: PodRecord) -> bool:
+        named = asked.namespace in ("", pod.namespace) and asked.queue in ("", pod.queue)
+        return named and (not asked.users or pod.user in asked.users)
+
+    return wanted
+
+
+def advice_of(reader: HistoryReader, asked: AdviceQuestion, book: PriceBook, own: str = "") -> JobAdviceList:
+    period, uses = uses_of(reader, asked, own)
+    advised = by_saving(advise(uses, model_prices(reader.spans(period), book, period.end_ms)))
+    return JobAdviceList(period.end_ms, uses.window.start_ms, uses.window.end_ms, advised)
+
+
+def uses_of(reader: HistoryReader, asked: AdviceQuestion, own: str = "") -> tuple[Period, JobsUse]:
+    """The period, and how the jobs that were asked for used their GPUs in it."""
+    known = reader.known()
+    period = Period(max(known.start_ms, known.end_ms - round(asked.seconds * 1000)), known.end_ms)
+    uses = job_uses(reader, period)
+    return period, _chosen(uses, asked, own)
+
+
+def _chosen(uses: JobsUse, asked: AdviceQuestion, own: str) -> JobsUse:
+    """The jobs with these names, or all, in the namespace. Raises QuestionError."""
+    from difflib import get_close_matches
+
+    shown = {asked.namespace, own} - {""}
+    jobs = [one for one in uses.jobs if shown <= {one.namespace}]
+    if own:
+        jobs = [replace(one, messages=tuple(shown_text(text, own) for text in one.messages)) for one in jobs]
+    if not asked.jobs:
+        return replace(uses, jobs=tuple(jobs))
+    found: dict[JobKey, None] = {}
+    for name in asked.jobs:
+        within, _, short = name.rpartition("/")
+        of = [one for one in jobs if one.name == short and within in ("", one.namespace)]
+        if not of:
+            near = get_close_matches(short, {one.name for one in jobs}, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise NoSuchJob(f"job {name} held no GPU in the period{hint}")
+        found.update({(one.namespace, one.name): None for one in of})
+    return replace(uses, jobs=tuple(one for one in jobs if (one.namespace, one.name) in found))

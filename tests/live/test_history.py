@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history behind the real API server: each user gets what RBAC allows, the same as from the file, and the collector
+writes on while it is asked."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.test_views import DOVETAIL, HIDDEN, WORLD, _own_address, _pod, _port, _until
+from tests.patience import PATIENCE_S
+from tools.controlplane.plane import KubectlFailed
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow]
+API = "/apis/history.dovetail.dev/v1alpha1"
+FOLDER = "deploy/functions/history"
+
+
+class _World:
+    """A plane with the collector's objects, and the collector as a process."""
+
+    def __init__(self, plane: Any, folder: Path) -> None:
+        self.plane = plane
+        self.store = folder / "history.db"
+        self.address = _own_address()
+        self.port = _port(self.address)
+        plane.kubectl("apply", "-k", "deploy/crds")
+        plane.kubectl("apply", "-k", "deploy/people")
+        files = [f"--filename={FOLDER}/{name}.yaml" for name in ("rbac", "service")]
+        plane.kubectl("apply", "--filename=deploy/namespace.yaml", *files)
+        plane.kubectl("apply", "-f", "-", input=WORLD)
+        self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-collector"))
+        self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
+
+    @contextmanager
+    def collector(self) -> Iterator[subprocess.Popen[str]]:
+        command = [DOVETAIL, "collector", "--kubeconfig", self.role, "--listen", "", "--store", str(self.store)]
+        options = ["--write-every", "0.1", "--answers", f"{self.address}:{self.port}"]
+        with subprocess.Popen([*command, *options], text=True) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+                    process.wait(timeout=PATIENCE_S)
+
+    def make(self, namespace: str, name: str, gpus: int) -> None:
+        """A pod that holds GPUs."""
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        _until(lambda: self.plane.get(account))
+        document = _pod(namespace, name, gpus).replace("spec:\n", "spec:\n  nodeName: view-node\n")
+        self.plane.kubectl("apply", "-f", "-", input=document)
+
+    def ask(self, user: str, path: str) -> dict[str, Any]:
+        text = self.plane.kubectl(f"--kubeconfig={self.users[user]}", "get", "--raw", API + path)
+        return dict(json.loads(text)["answer"])
+
+    def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [DOVETAIL, *arguments, "--kubeconfig", self.users[user]]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+    def of_file(self, *arguments: str) -> str:
+        command = [DOVETAIL, *arguments, "--store", str(self.store)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+
+
+def test_the_history_behind_the_real_api_server(plane_factory: Callable[..., Any], tmp_path: Path) -> None:
+    world = _World(plane_factory(), tmp_path)
+    missing = world.dovetail("olga", "cost")
+    assert missing.returncode == 1 and "spec.history.enabled; --store reads a file" in missing.stderr, missing.stderr
+    world.plane.kubectl("apply", f"--filename={FOLDER}/apiservice.yaml")
+    with world.collector() as process:
+        world.make("team-a", "runs", 3)
+        world.make(f"{HIDDEN}-b", f"{HIDDEN}-runs", 4)
+        _until(lambda: world.ask("olga", "/pastjobs"), lambda found: len(found["jobs"]) == 2)
+        _refuses_what_rbac_does_not_grant(world)
+        _shows_own_names_and_totals(world)
+        _commands_answer_as_the_file_does(world)
+        # Questions keep nothing from being written.
+        before = world.ask("olga", "/pastjobs")["known"]["end_ms"]
+        for _ in range(5):
+            assert world.dovetail("olga", "cost", "--by", "job").returncode == 0
+        _until(lambda: world.ask("olga", "/pastjobs")["known"]["end_ms"], lambda end_ms: end_ms > before)
+        process.kill()
+        process.wait()
+    gone = _until(lambda: world.dovetail("olga", "cost"), lambda done: done.returncode == 1)
+    assert "the collector does not answer" in gone.stderr
+    with world.collector():
+        _until(lambda: world.dovetail("alice", "cost"), lambda done: done.returncode == 0)
+
+
+def _refuses_what_rbac_does_not_grant(world: _World) -> None:
+    for user, path in (
+        ("alice", "/costs"), ("alice", f"/namespaces/{HIDDEN}-b/costs"), ("nobody", "/namespaces/team-a/costs"),
+        ("nobody", "/pastjobs"),
+    ):  # fmt: skip
+        with pytest.raises(KubectlFailed, match="Forbidden"):
+            world.ask(user, path)
+    refused = world.dovetail("nobody", "history")
+    assert refused.returncode == 1 and "which the ClusterRole dovetail-viewer grants" in refused.stderr
+
+
+def _shows_own_names_and_totals(world: _World) -> None:
+    for resource in ("pastjobs", "usereports", "costs", "idlelists", "sizeadvice"):
+        assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{resource}"))
+    jobs = world.ask("alice", "/namespaces/team-a/pastjobs")
+    assert ([job["job"] for job in jobs["jobs"]], jobs["elsewhere"]) == (["team-a/runs"], 1)
+    question = "?question=%7B%22by%22%3A%22job%22%7D"
+    rows = world.ask("alice", f"/namespaces/team-a/costs{question}")["rows"]
+    assert {row["name"] for row in rows if row["kind"] == "group"} == {"team-a/runs", "(other-namespaces)"}
+    named = world.ask("olga", f"/costs{question}")["rows"]
+    assert {row["name"] for row in named if row["kind"] == "group"} == {"team-a/runs", f"{HIDDEN}-b/{HIDDEN}-runs"}
+
+
+def _commands_answer_as_the_file_does(world: _World) -> None:
+    """Of a time that is over."""
+    known = world.ask("olga", "/pastjobs")["known"]
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known["end_ms"] // 1000))
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known["start_ms"] // 1000 - 60))
+    _until(lambda: world.ask("olga", "/pastjobs")["known"]["end_ms"], lambda end_ms: end_ms > known["end_ms"] + 1000)
+    for command in (
+        ("cost", "--by", "job", "--period", f"{since}..{until}", "-o", "csv"),
+        ("report", "--by", "namespace", "--period", f"{since}..{until}", "-o", "csv"),
+    ):
+        asked = world.dovetail("olga", *command)
+        assert (asked.returncode, asked.stdout) == (0, world.of_file(*command)), asked.stderr
+        assert f"{HIDDEN}-b" in asked.stdout
+    # The context has another namespace.
+    assert world.dovetail("alice", "history").returncode == 1
+    for command in ("history", "idle", "advise", "cost", "report"):
+        assert world.dovetail("alice", command, "-n", "team-a").returncode == 0
+    context = ("config", "set-context", "--current", "--namespace=team-a")
+    world.plane.kubectl(f"--kubeconfig={world.users['alice']}", *context)
+    for command in (("cost", "--by", "job"), ("report",), ("history",), ("idle",), ("advise",)):
+        shown = world.dovetail("alice", *command)
+        assert shown.returncode == 0 and HIDDEN not in shown.stdout, shown
+        sys.stdout.write(shown.stdout)
+    assert "Other namespaces had 1 job" in world.dovetail("alice", "history").stdout
+    refused = world.dovetail("olga", "cost", "--prices", "prices.csv")
+    assert refused.returncode == 2 and "options of prices need --store" in refused.stderr
