@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.operator_speed import changes, quiet
+from tests.breadth import BREADTH
 
 
 @pytest.mark.slow
@@ -15,8 +16,10 @@ async def test_a_change_is_carried_out_by_the_command() -> None:
 
 
 @pytest.mark.slow
-def test_a_day_without_a_change_has_no_writes_after_every_part_has_worked() -> None:
-    """With an election there are the renewals of the Lease: see tests/operator/test_long_times.py."""
-    answer = quiet(5, 24, leader_elect=False)
+def test_hours_without_a_change_have_no_writes_after_every_part_has_worked() -> None:
+    """With an election there are the renewals of the Lease: see tests/operator/test_long_times.py. A day takes half a
+    minute."""
+    hours = min(24, 6 * BREADTH)
+    answer = quiet(5, hours, leader_elect=False)
     assert (answer["validated"], answer["taken_over"], answer["searched"]) == (5, 5, 3)
-    assert answer["writes"] == {} and answer["heartbeats"] == 2 * 5 * 12 * 24
+    assert answer["writes"] == {} and answer["heartbeats"] == 2 * 5 * 12 * hours

@@ -145,7 +145,7 @@ def test_a_leader_that_the_api_server_does_not_reach_costs_a_few_writes_an_hour(
         async with world.operator(desired):
             await world.applied()
             written = virtual_time.writes_of(store)
-            for _ in range(6):
+            for _ in range(4):
                 before = len(written)
                 await asyncio.sleep(3600)
                 hours.append(len(written) - before)
