@@ -19,6 +19,7 @@ from dovetail.cli import cli
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.store import HistoryReader
+from tests.cli.answers import answer as checked
 from tests.history.memory_reader import MemoryReader
 from tests.terminal import environment
 
@@ -107,7 +108,7 @@ def test_the_forms_of_a_list() -> None:
     assert list(rows[0]) == [one.name for one in ADVICE.columns]
     assert (rows[0]["advice"], rows[0]["verdict"], rows[0]["p95"], rows[0]["days"]) == ("mig", "advice", "10", "10")
     assert shown("-o", "name", "--sort-by", "job").splitlines() == ["ml/new", "ml/serve", "ml/train", "web/serve"]
-    answer = json.loads(shown("-o", "json"))
+    answer = checked(shown("-o", "json"), "JobAdviceList")
     assert (answer["apiVersion"], answer["kind"]) == ("dovetail.dev/cli.v1", "JobAdviceList")
     first = answer["jobs"][0]
     assert first["job"] == "ml/serve" and first["held_gpu_s"] == 240 * 3600

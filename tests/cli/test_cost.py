@@ -18,6 +18,7 @@ from dovetail.cli import cli
 from dovetail.cost.focus import COLUMNS
 from dovetail.history.records import GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
 from dovetail.history.sqlite.store import SqliteStore
+from tests.cli.answers import answer as checked
 from tests.cli.cost_history import DAYS, FORMULA, START, at, write
 from tests.terminal import environment
 
@@ -104,7 +105,7 @@ def test_a_price_file_prices_the_rest_and_another_currency_needs_a_rate(store: P
     own.write_text("per,price_h,currency,price_date,source,gpu_model\nnode,10,EUR,2026-02-01,our bill,Z9\n")
     refused = run(store, "--prices", str(own))
     assert refused.exit_code == 1 and "in USD and in EUR (our bill)" in refused.stderr
-    found = json.loads(text(store, "--prices", str(own), "--currency", "USD", "--rate", "EUR=1.1", "-o", "json"))
+    found = checked(text(store, "--prices", str(own), "--currency", "USD", "--rate", "EUR=1.1", "-o", "json"), "Cost")
     assert found["total"]["cost_micro"] == int((BILL + 11 * 24 * DAYS) * 10**6) and found["unpriced"] == []
     assert {(one["source"], one["currency"]) for one in found["prices"]} == {
         ("our bill", "EUR"), ("list price of aws us-east-1", "USD"),
@@ -157,7 +158,7 @@ def test_the_report_has_hours_jobs_and_waits(store: Path) -> None:
     days = rows(store, "--by", "day", command="report")
     assert len(days) == DAYS and [row["started"] for row in days[:2]] == ["3", "0"]
     assert "in GPU-hours" in text(store, command="report")
-    answer = json.loads(text(store, "-o", "json", command="report"))
+    answer = checked(text(store, "-o", "json", command="report"), "UtilizationReport")
     assert answer["kind"] == "UtilizationReport" and answer["total"]["started"] == 4
 
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from dovetail.cli import cli
 from dovetail.history.records import DAY_MS, Gap, HistoryBatch, PodRecord
 from dovetail.history.sqlite.store import SqliteStore
+from tests.cli.answers import answer as checked
 
 NOW_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000
@@ -94,7 +95,7 @@ def test_jobs_are_chosen(store: Path, args: list[str], jobs: list[str]) -> None:
 
 
 def test_the_whole_answer_and_csv(store: Path) -> None:
-    (answer,) = json.loads(run("history", "train", "--store", store, "-o", "json").output)
+    (answer,) = checked(run("history", "train", "--store", store, "-o", "json").output, "HistoryJob")
     assert (answer["kind"], answer["made_by"], answer["outcome"], answer["gpu_hours"]) == (
         "HistoryJob",
         "Job",

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from dovetail.cli import cli
 from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
 from dovetail.history.sqlite.store import SqliteStore
+from tests.cli.answers import answer as checked
 from tests.terminal import environment
 
 START_MS = 500_000 * HOUR_MS
@@ -78,7 +79,7 @@ def shown(store: Path, *options: str, code: int = 0) -> str:
 
 
 def test_those_that_waste_most_are_first_with_what_to_do(store: Path) -> None:
-    answer = json.loads(shown(store, "-o", "json"))
+    answer = checked(shown(store, "-o", "json"), "IdleList")
     assert (answer["kind"], answer["currency"], answer["price_date"]) == ("IdleList", "USD", "2026-11-01")
     rows = {one["pod"]: one for one in answer["pods"]}
     # Ten minutes are start-up.

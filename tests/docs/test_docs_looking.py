@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from dovetail.cli import columns
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.jobs import COLUMNS
-from dovetail.cli.listing import API_VERSION
+from dovetail.cli.output import API_VERSION
 from dovetail.core.reasons import Expected
 from dovetail.jobs.life import JobLife, LifeStep
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove

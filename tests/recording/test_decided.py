@@ -20,6 +20,7 @@ from dovetail.core.queues.types import GPU, Queue
 from dovetail.recording.decided import DecidedRun, NotRecorded, decided
 from dovetail.recording.reader import find
 from dovetail.recording.replay import Differs
+from tests.cli.answers import answer as checked
 from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import KIB, Recorded, live
@@ -219,7 +220,9 @@ def test_the_command_shows_it_to_people(recording: Path) -> None:
 
 
 def test_the_command_gives_all_of_it_to_programs(recording: Path) -> None:
-    answer: dict[str, Any] = json.loads(command(recording, "--decision", "run1-2", "-o", "json").stdout)
+    answer: dict[str, Any] = checked(
+        command(recording, "--decision", "run1-2", "-o", "json").stdout, "ReplayedDecision"
+    )
     assert (answer["run"], answer["step"], answer["record"]["step"]) == ("run1", 2, 2)
     assert [waiting["job"] for waiting in answer["waiting"]] == ["ns/late", "ns/swarm"]
     assert {snapshot["name"] for snapshot in answer["standings"]} == {"default", "physics", "biology"}
@@ -252,5 +255,5 @@ def test_the_command_shows_a_difference_and_ends_with_1(recording: Path, decidin
     answer = command(recording, "--decision", "run1-2")
     assert answer.exit_code == 1
     assert answer.stdout.startswith("step 1 at 3600000 ms differs")
-    reported = json.loads(command(recording, "--decision", "run1-2", "-o", "json").stdout)
+    reported = checked(command(recording, "--decision", "run1-2", "-o", "json").stdout, "ReplayDifference")
     assert reported["difference"]["step"] == 1

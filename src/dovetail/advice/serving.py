@@ -20,7 +20,7 @@ _CACHE_BLOCK = 16
 """Tokens per block of the cache: the default of vLLM."""
 
 
-class Serving(Struct, frozen=True):
+class Serving(Struct, frozen=True, tag_field="workload", tag="serving"):
     """`batch` concurrent sequences, each of up to `context` tokens of prompt and output. A prefill step computes up to
     `prefill` tokens."""
 

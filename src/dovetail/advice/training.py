@@ -27,7 +27,7 @@ _REDUCE_BUCKET, _GATHER_BUCKET, _PREFETCH_BUCKET, _MOST_LIVE = 500_000_000, 500_
 """DeepSpeed's reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size and stage3_max_live_parameters."""
 
 
-class Training(Struct, frozen=True):
+class Training(Struct, frozen=True, tag_field="workload", tag="training"):
     """`batch` sequences of `context` tokens are the micro-batch of a replica. `zero` is the ZeRO stage; `fsdp` replaces
     it. `flash`: attention scores are not kept."""
 

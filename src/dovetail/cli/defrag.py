@@ -11,7 +11,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.names import complete_jobs
-from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
+from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_answer_json
 from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
     except (JobNotFound, ShapeError) as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
-        write_json(answer)
+        write_answer_json("DefragPlan", answer)
     else:
         show(answer, Console())
 

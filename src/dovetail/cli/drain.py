@@ -13,7 +13,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import ClusterSource, at_option, cluster_options, run
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes
-from dovetail.cli.output import count, output_option, write_json
+from dovetail.cli.output import count, output_option, write_answer_json
 from dovetail.core.model import DrainMode, Maintenance
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def command(
     except UnknownNode as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
-        write_json(plan)
+        write_answer_json("DrainPlan", plan)
     else:
         show(plan, source.now_ms, Console(), maintenance)
     if dry_run or source.config is None:

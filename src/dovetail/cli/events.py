@@ -11,7 +11,7 @@ from dovetail.cli.cluster import now_ms
 from dovetail.cli.console import Console
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
 from dovetail.cli.names import complete_jobs
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.jobs.cluster import JobCluster
@@ -37,6 +37,6 @@ def command(source: JobSource, job: str, output: str) -> None:
 
     answer = source.run(read)
     if output == "json":
-        write_json(answer)
+        write_answer_json("JobLife", answer)
     else:
         show(answer, now_ms(), Console())

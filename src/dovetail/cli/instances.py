@@ -16,7 +16,7 @@ from dovetail.advice.price_table import PriceError
 from dovetail.advice.prices import CloudInstance, built_in, read
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.files import text_of
-from dovetail.cli.output import count, output_option, write_json
+from dovetail.cli.output import count, output_option, write_answer_json
 from dovetail.cli.quantities import DurationParam
 from dovetail.cli.shape import beside_options
 from dovetail.core.json_text import JsonError, decode_json
@@ -76,7 +76,7 @@ def command(ctx: click.Context, /, output: str, **options: Any) -> None:
     _check_names(offered, wanted)
     found = rank(offered, wanted)
     if output == "json":
-        write_json(found)
+        write_answer_json("InstanceRanking", found)
     else:
         _show(found)
 

@@ -26,15 +26,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.cli.console import Console, Table, TableColumn
-from dovetail.cli.output import foreign, printable, write_json
+from dovetail.cli.output import foreign, printable, versioned, write_answer_json
 from dovetail.core.json_text import decode_json
 
 if TYPE_CHECKING:
     from dovetail.cli.jsonpath import PathTemplate
     from dovetail.core.model import Requirement
 
-API_VERSION = "dovetail.dev/cli.v1"
-"""The version of JSON answers. A field is added without another version; none is removed or changed."""
 T = TypeVar("T")
 Value: TypeAlias = str | int | float | datetime | None
 _TABLE, _WIDE, _CSV, _NAME, _JSON, _YAML, _PATH = "table", "wide", "csv", "name", "json", "yaml", "jsonpath"
@@ -221,7 +219,7 @@ def write_answer(form: ListForm, kind: str, answer: object) -> None:
     """Write the whole answer, as JSON, YAML or by the template. `kind` is its kind, or that of its elements if it is a
     list. Raises ClickException."""
     if form.output == _JSON:
-        write_json(versioned(kind, answer))
+        write_answer_json(kind, answer)
         return
     plain: Any = decode_json(msgspec.json.encode(versioned(kind, answer)), object)
     if form.template is not None:
@@ -237,13 +235,6 @@ def write_answer(form: ListForm, kind: str, answer: object) -> None:
 
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         click.echo(yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True, width=_ENDLESS), nl=False)
-
-
-def versioned(kind: str, answer: object) -> object:
-    """The answer with its version and kind in front; if it is a list each element has them."""
-    plain = msgspec.to_builtins(answer, builtin_types=(datetime,))
-    head = {"apiVersion": API_VERSION, "kind": kind}
-    return [head | one for one in plain] if isinstance(answer, list | tuple) else head | plain
 
 
 def write_rows(form: ListForm, listing: ListColumns[T], rows: Iterable[T], now_ms: int, console: Console) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import asdict
 
 from dovetail.advice.migrate.step import MigrationOutcome, MigrationTarget, World
 from dovetail.cli.manifest_files import File, diff, names, read, show_diffs, written
+from dovetail.cli.output import versioned
 from dovetail.kube.manifests.documents import STDIN
 
 if TYPE_CHECKING:
@@ -105,20 +105,21 @@ def _plan_text(steps: Sequence[PlanStep]) -> str:
 
 
 def _plan_json(steps: Sequence[PlanStep]) -> str:
-    from dovetail.advice.migrate.plan import document
-
-    return json.dumps(document(steps), indent=2, ensure_ascii=False) + "\n"
+    return _text_of(versioned("MigrationStep", steps))
 
 
 _PLANS = {"text": _plan_text, "json": _plan_json}
 
 
 def _as_json(files: Sequence[File], changed: Sequence[File], notes: Sequence[MigrationNote]) -> str:
-    found = {
-        "files": [
-            {"file": old.name, "changed": old.data != new.data, "diff": "".join(diff(old, new))}
-            for old, new in zip(files, changed, strict=True)
-        ],
-        "told": [asdict(one) | {"outcome": one.outcome.value} for one in notes],
-    }
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    from dovetail.advice.migrate.engine import MigratedFile, Migration
+
+    written = tuple(
+        MigratedFile(old.name, old.data != new.data, "".join(diff(old, new)))
+        for old, new in zip(files, changed, strict=True)
+    )
+    return _text_of(versioned("Migration", Migration(written, tuple(notes))))
+
+
+def _text_of(answer: object) -> str:
+    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"

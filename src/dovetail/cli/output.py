@@ -25,6 +25,8 @@ namespace_option = click.option(
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
+API_VERSION = "dovetail.dev/cli.v1"
+"""The version of JSON answers. A field is added without another version; none is removed or changed."""
 LOOK_AHEAD_ENDED = "The look-ahead ended at its bound: starts after that are not known."
 INCOMPLETE = 3
 """The exit code if something that the answer needs could not be read."""
@@ -32,9 +34,21 @@ TIMED_OUT = 124
 """The exit code if the time of a wait is over, as that of timeout(1)."""
 
 
-def write_json(answer: object) -> None:
-    """Write the whole answer to standard output as indented JSON."""
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+def write_answer_json(kind: str, answer: object) -> None:
+    """Write the whole answer to standard output as indented JSON, with its version and kind in front."""
+    write_json(versioned(kind, answer))
+
+
+def versioned(kind: str, answer: object) -> object:
+    """The answer with its version and kind in front; if it is a list each element has them."""
+    plain = msgspec.to_builtins(answer, builtin_types=(datetime,))
+    head = {"apiVersion": API_VERSION, "kind": kind}
+    return [head | one for one in plain] if isinstance(answer, list | tuple) else head | plain
+
+
+def write_json(document: object) -> None:
+    """Write a document that is no answer of ours, as indented JSON."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
 def count(number: int, one: str, many: str = "") -> str:

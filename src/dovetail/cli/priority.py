@@ -11,7 +11,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.names import complete_jobs
-from dovetail.cli.output import ago, count, key_of, namespace_option, output_option, span, write_json
+from dovetail.cli.output import ago, count, key_of, namespace_option, output_option, span, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.views.rank import RankLevel, RankView
@@ -53,7 +53,7 @@ def command(source: ClusterSource, job: str, namespace: str | None, output: str)
         except JobNotFound as error:
             raise click.ClickException(str(error)) from error
     if output == "json":
-        write_json(answer)
+        write_answer_json("JobRank", answer)
     else:
         show(answer, source.now_ms, Console())
 

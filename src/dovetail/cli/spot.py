@@ -17,7 +17,7 @@ from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.cli import manifest_files
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.extras import plot_option
-from dovetail.cli.output import output_option, span, write_json
+from dovetail.cli.output import output_option, span, write_answer_json
 from dovetail.cli.quantities import DurationParam, Percent
 from dovetail.kube.manifests.documents import STDIN
 from dovetail.kube.manifests.templates import group_kind
@@ -128,7 +128,7 @@ def command(
     if plot is not None:
         _draw(found, job, plot)
     if output == "json":
-        write_json(found)
+        write_answer_json("SpotAnswer", found)
     else:
         _show(found, Console(markup=False, stderr=fix and STDIN in files))
 

@@ -12,7 +12,7 @@ import click
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import INCOMPLETE, output_option, write_json
+from dovetail.cli.output import INCOMPLETE, output_option, write_answer_json
 from dovetail.cli.snapshots import facts_in, snapshot_option
 from dovetail.operator.skew import Part, skew
 
@@ -46,7 +46,7 @@ def command(kubeconfig: str | None, context: str | None, files: tuple[str, ...],
         now = now_ms()
         view = run(read_status(config, now), config.server)
     if output == "json":
-        write_json(view)
+        write_answer_json("Status", view)
     else:
         show(view, now, Console())
     if view.problems:

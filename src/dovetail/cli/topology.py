@@ -15,7 +15,7 @@ from dovetail.cli.extras import plot_option
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.names import complete_nodes
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 from dovetail.core.devices.layout import LayoutError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def command(
         if nccl is not None:
             _write(nccl, xml)
     if output == "json":
-        write_json(found)
+        write_answer_json("Topology" if isinstance(found, Topology) else "NodeTopology", found)
     elif isinstance(found, Topology):
         show(found, Console())
     else:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.operator.installation.removal import Removal
@@ -69,7 +69,7 @@ def command(
     except InstallRefused as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
-        write_json(removal)
+        write_answer_json("Removal", removal)
     else:
         show(removal, Console(), dry_run=dry_run)
 

@@ -11,7 +11,7 @@ import click
 from dovetail.cli.cluster import ClusterSource, cluster_options, manifests_of, submitted
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes, complete_queues
-from dovetail.cli.output import looking_ahead, output_option, write_json
+from dovetail.cli.output import looking_ahead, output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.views.whatif import WhatIf
@@ -174,7 +174,7 @@ def _answer(source: ClusterSource, output: str, change: Change) -> None:
 
     answer = _ask(source, change) or _work_out(source, change)
     if output == "json":
-        write_json(answer)
+        write_answer_json("WhatIf", answer)
     else:
         show(answer, Console())
 

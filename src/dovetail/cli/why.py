@@ -12,7 +12,7 @@ from msgspec import Struct
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_jobs_and_queues
-from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_option, write_json
+from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_option, versioned, write_json
 from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _QUEUE, _POD, _JOB = "queue/", "pod", "job"
 _KINDS = {"pod": _POD, "job": _JOB, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
 """What can stand before NAME or NAMESPACE/NAME, and what is explained then."""
+_EXPLANATIONS = {
+    "Why": "JobExplanation", "WhyQueue": "QueueExplanation", "WhyRequest": "LeaseRequestExplanation",
+    "WhyLease": "LeaseExplanation",
+}  # fmt: skip
+"""By type of answer the kind of its JSON."""
 
 
 @click.command(name="why")
@@ -111,7 +116,8 @@ def ask_why(source: ClusterSource, name: str, kind: str, key: str) -> Explanatio
 
 def _print(answers: Sequence[Answer], now_ms: int, output: str) -> None:
     if output == "json":
-        write_json(answers if len(answers) > 1 else answers[0])
+        found = [versioned(_EXPLANATIONS[type(one).__name__], one) for one in answers]
+        write_json(found if len(found) > 1 else found[0])
     else:
         show_answers(answers, now_ms, Console())
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from dovetail.cli.agent.group import command
 from dovetail.kube.objects.topology import GPUNode
+from tests.cli.answers import answer as checked
 from tools.standin import HOSTS, Standin
 
 Machine = Callable[[Any], Standin]
@@ -128,8 +129,8 @@ def test_the_memory_of_a_grace_is_one_row(standin: Machine) -> None:
 @pytest.mark.slow
 def test_json_has_the_host_and_the_gpu_node(standin: Machine) -> None:
     done = inspect(standin("dgx-h100"), "-o", "json", "--node", "gpu-1")
-    reported = json.loads(done.output)
-    assert set(reported) == {"host", "numaNodes", "gpuNode", "metrics", "xidTable"}
+    reported = checked(done.output, "AgentInspection")
+    assert set(reported) - {"apiVersion", "kind"} == {"host", "numaNodes", "gpuNode", "metrics", "xidTable"}
     assert reported["metrics"]["read"]["0"] >= 120
     assert {"why", "gpus", "kinds"} == set(reported["metrics"]["absent"][0])
     assert [gpu["minor"] for gpu in reported["host"]["gpus"]] == list(range(8))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from dovetail.cli.demo import agents_story as agents
+from tests.cli.answers import answer as checked
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def found() -> Iterator[dict[str, Any]]:
         patch.setattr(agents, "_SECONDS", 9.0)
         result = CliRunner().invoke(cli, ["demo", "agents", "-o", "json"])
     assert result.exit_code == 0, result.output
-    yield json.loads(result.stdout)
+    yield checked(result.stdout, "AgentsDemo")
 
 
 def test_no_gpu_is_in_two_leases_and_each_line_is_a_sentence_of_an_agent(found: dict[str, Any]) -> None:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
+from tests.cli.answers import answer as checked
 
 Answers = dict[str, dict[str, Any]]
 
@@ -19,7 +19,7 @@ def settled() -> Answers:
     """The reasons while train runs, by pod."""
     result = CliRunner().invoke(cli, ["demo", "-o", "json"])
     assert result.exit_code == 0, result.output
-    return {answer["pod"].partition("/")[2]: answer for answer in json.loads(result.stdout)["settled"]}
+    return {answer["pod"].partition("/")[2]: answer for answer in checked(result.stdout, "Demo")["settled"]}
 
 
 @pytest.mark.slow

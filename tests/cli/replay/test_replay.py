@@ -15,6 +15,7 @@ from dovetail import __version__
 from dovetail.cli.replay import replay as replay_command
 from dovetail.cli.replay import report
 from dovetail.core import events as ev
+from tests.cli.answers import answer as checked
 from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import Recorded, only_replay
@@ -45,7 +46,7 @@ def test_equal(recording: Path) -> None:
 
 
 def test_json(recording: Path) -> None:
-    answer = json.loads(replay(recording, "-o", "json").stdout)
+    answer = checked(replay(recording, "-o", "json").stdout, "ReplayReport")
     assert (answer["dovetail"], answer["problems"]) == (__version__, [])
     assert [run["verdict"] for run in answer["runs"]] == ["equal", "equal"]
     assert answer["runs"][0]["digest"] == only_replay(recording / "000001.jsonl").digest != ""
@@ -100,7 +101,7 @@ def test_what_cannot_be_used_ends_with_2_and_the_rest_is_replayed(recording: Pat
     assert [row.split()[-1] for row in answer.stdout.splitlines()[1:3]] == ["unusable", "equal"]
     assert f"run one: {broken}: line 3: does not follow: step 2" in answer.stdout
     assert f"{recording}/000003.jsonl: line 1: is no recording" in answer.stdout
-    reported: dict[str, Any] = json.loads(replay(recording, "-o", "json").stdout)
+    reported: dict[str, Any] = checked(replay(recording, "-o", "json").stdout, "ReplayReport")
     assert [bool(run["problem"]) for run in reported["runs"]] == [True, False]
     assert len(reported["problems"]) == 1
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
+from tests.cli.answers import answer as checked
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,1000\nb,1000,1024,1,500\nc,1000,1024,8,1000\n"
@@ -102,7 +103,7 @@ def test_jobs_queue_for_a_cluster_of_a_size() -> None:
 def every(line: str) -> list[dict[str, Any]]:
     result = simulate(f"{line} -o json")
     assert result.exit_code == 0, result.output
-    answers: list[dict[str, Any]] = json.loads(result.stdout)
+    answers: list[dict[str, Any]] = checked(result.stdout, "QueueReport")
     return answers
 
 
@@ -169,7 +170,7 @@ def test_several_policies_share_a_picture(files: Path) -> None:
 @pytest.mark.usefixtures("files")
 def test_manifests_show_placements_and_reasons_of_waiting_pods() -> None:
     result = simulate("cluster.yaml -o json")
-    answer = json.loads(result.stdout)
+    answer = checked(result.stdout, "SnapshotReport")
     assert answer["placed"] == [{"pod": "x/a", "node": "n0"}]
     assert [(w["pod"], w["code"], w["when"]) for w in answer["waiting"]] == [("x/b", "NoNodeFits", "NotYet")]
     assert "Strange s" in answer["problems"][0]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.advice.lint.edits import append
@@ -41,6 +41,21 @@ class MigrationNote(Struct, frozen=True):
     object: str
     path: str
     message: str
+
+
+class MigratedFile(Struct, frozen=True):
+    """A file, and what is changed in it as a unified diff."""
+
+    file: str
+    changed: bool
+    diff: str
+
+
+class Migration(Struct, frozen=True):
+    """Files that were migrated, and the notes about them."""
+
+    files: tuple[MigratedFile, ...]
+    notes: tuple[MigrationNote, ...] = field(name="told")
 
 
 class Migrated(Struct, frozen=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -214,11 +213,3 @@ def _work(notes: tuple[MigrationNote, ...]) -> Iterator[PlanStep]:
 def _pods(objects: Iterable[Field]) -> Iterator[Template]:
     for whole in objects:
         yield from templates_of(whole)
-
-
-def document(steps: Iterable[PlanStep]) -> list[dict[str, Any]]:
-    """The steps as a JSON document."""
-    return [
-        {"title": one.title, "why": one.why, "run": list(one.run), "check": one.check, "expect": one.expect}
-        for one in steps
-    ]

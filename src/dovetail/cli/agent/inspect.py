@@ -14,7 +14,7 @@ from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode
 from dovetail.cli.console import Console
 from dovetail.cli.extras import needs
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.agent.exporter.coverage import MetricCoverage
@@ -40,22 +40,15 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     """
     needs("agent")
     from dovetail.agent.publish.gpunode import document, gpu_node, status_of
-    from dovetail.cli.agent.inspect_report import metrics_table, show
+    from dovetail.cli.agent.inspect_report import Inspection, metrics_table, show
 
     name = node or socket.gethostname().lower()
     sysfs = Sysfs(sysfs_root, proc_root)
     host, nodes, unread, metrics = _look(sysfs)
     if output == "json":
         published = gpu_node(name, {}, {"status": document(status_of(host, unread=unread))})
-        write_json(
-            {
-                "host": host,
-                "numaNodes": nodes,
-                "gpuNode": published,
-                "metrics": metrics,
-                "xidTable": xids.default().version,
-            }
-        )
+        inspection = Inspection(host, nodes, published, metrics, xids.default().version)
+        write_answer_json("AgentInspection", inspection)
         return
     console = Console()
     show(name, host, nodes, (*host.unread, *unread), console)

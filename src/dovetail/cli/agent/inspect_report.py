@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
+from msgspec import Struct
 from rich.markup import escape
 
 from dovetail.agent.exporter.coverage import MetricCoverage, shortened
@@ -17,6 +19,17 @@ from dovetail.cli.output import count
 from dovetail.core.devices.layout import LEVELS, UNKNOWN, Matrix
 
 _NOT_KNOWN = "?"
+
+
+class Inspection(Struct, frozen=True, rename="camel"):
+    """The JSON answer: all that was found, the GPUNode that the agent would publish, the number of metrics of each GPU
+    with the absent ones by reason, and the version of the table of XIDs."""
+
+    host: Host
+    numa_nodes: tuple[SysfsNumaNode, ...]
+    gpu_node: dict[str, Any]
+    metrics: MetricCoverage
+    xid_table: str
 
 
 def metrics_table(metrics: MetricCoverage) -> Table:

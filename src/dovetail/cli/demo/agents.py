@@ -7,7 +7,7 @@ import click
 
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 
 
 @click.command(name="agents")
@@ -23,6 +23,6 @@ def command(output: str) -> None:
     console = Console(stderr=output == "json")
     found = run(demo(console, quiet=output == "json"), "the demo's cluster")
     if output == "json":
-        write_json(found)
+        write_answer_json("AgentsDemo", found)
     else:
         show(found, console)

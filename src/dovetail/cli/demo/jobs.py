@@ -17,7 +17,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.demo.objects import NODES, REQUESTS, agent, cluster, others, train
-from dovetail.cli.output import write_json
+from dovetail.cli.output import write_answer_json
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster
@@ -54,12 +54,19 @@ _NEXT = {
 """What to type on the demo's cluster, and what that shows."""
 
 
+class DemoAnswer(Struct, frozen=True):
+    """The explanation of each pod when all jobs have come, and after the first has ended."""
+
+    settled: list[Why]
+    later: list[Why]
+
+
 def show_jobs(*, keep: bool, output: str) -> None:
     """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C."""
     console = Console(stderr=output == "json")
     stages = run(_demo(console, keep=keep, quiet=output == "json"), "the demo's cluster")
     if output == "json":
-        write_json(stages)
+        write_answer_json("Demo", stages)
 
 
 class _Story(Struct):
@@ -105,7 +112,7 @@ def _closest(answer: Why) -> str:
     return rules[0].nearest.partition(";")[0] if rules and rules[0].nearest else answer.head or answer.message
 
 
-async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[Why]]:
+async def _demo(console: Console, *, keep: bool, quiet: bool) -> DemoAnswer:
     story = _Story(console, time.monotonic(), quiet)
     async with _running() as (playground, config, scheduler):
 
@@ -138,7 +145,7 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
         elif not quiet:
             console.print("\n[bold]dovetail demo --keep[/bold] leaves this cluster running, so that you can ask it:")
             _print_next(console)
-        return {"settled": settled, "later": later}
+        return DemoAnswer(settled, later)
 
 
 def _print_next(console: Console) -> None:

@@ -10,7 +10,7 @@ import click
 from dovetail.cli.cluster import ClusterSource, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import INCOMPLETE, output_option, write_json
+from dovetail.cli.output import INCOMPLETE, output_option, write_answer_json
 from dovetail.cli.scheduling import SCHEDULER_NAME, fabric_option, scheduler_name_option
 from dovetail.cli.snapshots import facts_in, snapshot_option
 
@@ -49,7 +49,7 @@ def command(
         config = config_of(kubeconfig, context)
         answer = run(look(config, scheduler_name, fabric), config.server)
     if output == "json":
-        write_json(answer)
+        write_answer_json("Doctor", answer)
     else:
         show(answer, Console())
     levels = {one.level for one in answer.findings}

@@ -20,12 +20,31 @@ from dovetail import __version__
 from dovetail.advice.lint.engine import UNREADABLE, LintFinding
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.rule import Rule, Severity
+from dovetail.cli.output import versioned
 from dovetail.kube.manifests.templates import group_kind, holds_templates, templates
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _SARIF_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+class ReportedFinding(Struct, frozen=True):
+    """A finding as it is in JSON. `line` and `column` count from 1; both are 0 for the whole file. `guess`: it may be
+    wrong, as no nodes are known. `patch` is a JSON patch (RFC 6902) of the document."""
+
+    rule: str
+    level: Severity
+    file: str
+    line: int
+    column: int
+    object: str
+    path: str
+    message: str
+    effect: str
+    guess: bool
+    fixable: bool
+    patch: tuple[dict[str, Any], ...]
 
 
 class LintReport(Struct, frozen=True):
@@ -82,23 +101,13 @@ def _kind(whole: Field) -> str:
 
 def as_json(report: LintReport) -> str:
     found = [
-        {
-            "rule": one.rule,
-            "level": one.level.value,
-            "file": one.file,
-            "line": one.line,
-            "column": one.column,
-            "object": one.object,
-            "path": one.path,
-            "message": one.message,
-            "effect": one.effect,
-            "guess": one.guess,
-            "fixable": one.fixable,
-            "patch": list(one.patch),
-        }
+        ReportedFinding(
+            one.rule, one.level, one.file, one.line, one.column, one.object, one.path, one.message, one.effect,
+            one.guess, one.fixable, one.patch,
+        )
         for one in report.findings
-    ]
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    ]  # fmt: skip
+    return json.dumps(versioned("LintFinding", found), indent=2, ensure_ascii=False) + "\n"
 
 
 def as_sarif(report: LintReport) -> str:

@@ -20,7 +20,7 @@ from dovetail.advice.memory import MemoryQuestion, Plan, memory
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import CHECKPOINTING, METHODS, TARGETS, Training
 from dovetail.cli.memory.report import show, show_models
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 from dovetail.core.json_text import JsonError, decode_json
 
 _MOST_BYTES = 1 << 20
@@ -119,7 +119,7 @@ def command(ctx: click.Context, /, model: str | None, listed: bool, output: str,
     except PlanError as error:
         raise click.UsageError(str(error)) from error
     if output == "json":
-        write_json(answer)
+        write_answer_json("MemoryEstimate", answer)
     else:
         show(answer)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
 from msgspec.structs import fields
 from rich.markup import escape
 
@@ -15,23 +16,31 @@ from dovetail.advice.layout import ParallelLayout
 from dovetail.advice.memory import MemoryEstimate, MemoryRoom, MigSliceFit
 from dovetail.advice.serving import Serving
 from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, write_json
+from dovetail.cli.output import count, write_answer_json
 
 _SAME_ROW_PERCENT = 3
 _NAMES = ("GPU", "of")
 _GIB, _GB = 1 << 30, 10**9
 
 
+class KnownModel(Struct, frozen=True):
+    """A built-in model, with the numbers of its parameters and of those that compute each token. `date` is its month of
+    publication."""
+
+    name: str
+    source: str
+    licence: str
+    date: str
+    parameters: int
+    active: int
+
+
 def show_models(output: str) -> None:
     """Print the built-in models."""
     models = [(entry, read(entry.config)) for entry in catalog.entries()]
     if output == "json":
-        kept = ("name", "source", "licence", "date")
-        answer = [
-            {key: getattr(entry, key) for key in kept} | {"parameters": m.parameters, "active": m.active}
-            for entry, m in models
-        ]
-        write_json(answer)
+        known = [KnownModel(one.name, one.source, one.licence, one.date, m.parameters, m.active) for one, m in models]
+        write_answer_json("KnownModel", known)
         return
     table = _table("model", "parameters >", "active >", "context >", "published", "licence", "source")
     for entry, model in models:

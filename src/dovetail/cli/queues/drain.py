@@ -12,7 +12,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import ClusterSource, cluster_options, run
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_queues
-from dovetail.cli.output import TIMED_OUT, output_option, write_json
+from dovetail.cli.output import TIMED_OUT, output_option, write_answer_json
 from dovetail.cli.quantities import DurationParam
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def command(
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
-        write_json(plan)
+        write_answer_json("QueueDrainPlan", plan)
     else:
         show(plan, source.now_ms, Console())
     if dry_run or source.config is None:

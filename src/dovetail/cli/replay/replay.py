@@ -13,7 +13,7 @@ import click
 
 from dovetail import __version__
 from dovetail.cli.console import Console
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -39,7 +39,7 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
     With --decision, a single step is repeated and shown: its events, the queues, the waiting jobs, and its decisions.
     The id is in the annotation dovetail.dev/decision of a bound pod, and in the events of pods.
     """
-    from dovetail.cli.replay.report import show_runs
+    from dovetail.cli.replay.report import ReplayReport, show_runs
     from dovetail.recording.reader import find
 
     runs, wrong = find(paths)
@@ -48,8 +48,7 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
         return
     replays = _replayed(runs)
     if output == "json":
-        answer = {"dovetail": __version__, "runs": replays, "problems": [str(error) for error in wrong]}
-        write_json(answer)
+        write_answer_json("ReplayReport", ReplayReport(__version__, replays, [str(error) for error in wrong]))
     else:
         show_runs(replays, wrong, Console())
     codes = [_EXIT_CODES[done.verdict] for done in replays] + [_EXIT_CODES["unusable"]] * len(wrong)
@@ -59,7 +58,7 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
 def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, output: str) -> None:
     """Print the step of a decision id."""
     from dovetail.cli.replay.decision import show
-    from dovetail.cli.replay.report import difference_lines
+    from dovetail.cli.replay.report import ReplayDifference, difference_lines
     from dovetail.recording.decided import NotRecorded, decided
     from dovetail.recording.reader import BadRecording
     from dovetail.recording.replay import Differs
@@ -74,12 +73,12 @@ def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, outp
         sys.exit(_EXIT_CODES["unusable"])
     except Differs as error:
         if output == "json":
-            write_json({"dovetail": __version__, "difference": error.difference})
+            write_answer_json("ReplayDifference", ReplayDifference(__version__, error.difference))
         else:
             click.echo("\n".join(difference_lines(error.difference, error.recorded_by)))
         sys.exit(_EXIT_CODES["differs"])
     if output == "json":
-        write_json(answer)
+        write_answer_json("ReplayedDecision", answer)
     else:
         show(answer, Console())
 

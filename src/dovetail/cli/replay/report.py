@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import click
+from msgspec import Struct
 from rich.markup import escape
 
 from dovetail import __version__
@@ -13,6 +14,21 @@ from dovetail.recording.replay import Difference, Replay
 
 _COLOURS = {"equal": "green", "differs": "red", "unusable": "yellow"}
 _SHOWN = 10
+
+
+class ReplayReport(Struct, frozen=True):
+    """The JSON answer. `dovetail` is the version that replayed; `problems` are files that belong to no run, and why."""
+
+    dovetail: str
+    runs: list[Replay]
+    problems: list[str]
+
+
+class ReplayDifference(Struct, frozen=True):
+    """The JSON answer about one decision, where the steps before it differ."""
+
+    dovetail: str
+    difference: Difference
 
 
 def show_runs(replays: list[Replay], wrong: list[BadRecording], console: Console) -> None:

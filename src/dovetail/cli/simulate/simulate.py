@@ -15,7 +15,7 @@ import click
 from dovetail.cli.cluster import at_option, now_ms, print_problems
 from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
-from dovetail.cli.output import output_option, write_json
+from dovetail.cli.output import output_option, versioned, write_json
 from dovetail.cli.scheduling import fabric_option
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.kube.manifests.documents import ManifestError
@@ -168,7 +168,8 @@ def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, out
         runs = [_run(task, policy, options, console, observer) for policy in policies]
     reports = [task.report(run) for run in runs]
     if output == "json":
-        write_json(reports if len(reports) > 1 else reports[0])
+        found = [versioned(type(report).__name__, report) for report in reports]
+        write_json(found if len(found) > 1 else found[0])
     elif len(reports) > 1:
         compare([report for report in reports if isinstance(report, QueueReport)], Console())
     else:

@@ -12,7 +12,7 @@ import click
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import INCOMPLETE, output_option, write_json
+from dovetail.cli.output import INCOMPLETE, output_option, write_answer_json
 from dovetail.cli.snapshots import facts_in, snapshot_option
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _print(answer: Top, output: str, console: Console) -> None:
     from dovetail.cli.top.report import show
 
     if output == "json":
-        write_json(answer)
+        write_answer_json("Top", answer)
     else:
         show(answer, console)
     if answer.summary.unread_nodes:

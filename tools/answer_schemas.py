@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generator of the JSON schemas of what commands print, and of the table of their kinds in the reference.
+
+python -m tools.answer_schemas
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.advice.instances import Ranking
+from dovetail.advice.memory import MemoryEstimate
+from dovetail.advice.migrate.engine import Migration
+from dovetail.advice.migrate.plan import PlanStep
+from dovetail.cli.advise_report import JobAdviceList
+from dovetail.cli.agent.inspect_report import Inspection
+from dovetail.cli.demo.agents_story import AgentsDemo
+from dovetail.cli.demo.jobs import DemoAnswer
+from dovetail.cli.doctor.answer import DoctorAnswer
+from dovetail.cli.history_columns import HistoryJob
+from dovetail.cli.install.report import InstallAnswer
+from dovetail.cli.lint.report import ReportedFinding
+from dovetail.cli.memory.report import KnownModel
+from dovetail.cli.output import API_VERSION
+from dovetail.cli.replay.report import ReplayDifference, ReplayReport
+from dovetail.cli.spot import Spot
+from dovetail.cost.costs import CostAnswer
+from dovetail.cost.idle_pods import IdleList
+from dovetail.cost.utilization import Utilization
+from dovetail.jobs.life import JobLife
+from dovetail.operator.coexistence.survey import InstallPlan
+from dovetail.operator.installation.removal import Removal
+from dovetail.recording.decided import DecidedRun
+from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
+from dovetail.views.defrag import Defrag
+from dovetail.views.drain import DrainPlan
+from dovetail.views.free import Free
+from dovetail.views.job_list import JobList
+from dovetail.views.leases import LeasesView
+from dovetail.views.node import NodeInside
+from dovetail.views.nodes import NodeHealthView
+from dovetail.views.queue_drain import QueueDrainPlan
+from dovetail.views.queue_positions import QueuePosition
+from dovetail.views.queue_shares import QueueShare
+from dovetail.views.rank import RankView
+from dovetail.views.shape import ShapeAnswer
+from dovetail.views.status import StatusView
+from dovetail.views.top import Top
+from dovetail.views.topology import Topology
+from dovetail.views.whatif import WhatIf
+from dovetail.views.why import Why
+from dovetail.views.why_lease import WhyLease, WhyRequest
+from dovetail.views.why_queue import WhyQueue
+
+REFERENCE = Path(__file__).parents[1] / "docs/reference"
+BEGIN, END = "<!-- made by python -m tools.answer_schemas -->\n", "<!-- end -->\n"
+"""Around the table in json.md."""
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REF = "#/$defs/{name}"
+_VALUES: dict[type, Any] = {msgspec.Raw: {}}
+"""The schemas of types that msgspec has none for."""
+
+
+class AnswerKind(Struct, frozen=True):
+    """A kind of answer: the type, the command that prints it, and when it prints a list of them."""
+
+    type: type
+    command: str
+    several: str = ""
+
+
+EACH, SEVERAL = "always a list", "a list, if there are several"
+KINDS: dict[str, AnswerKind] = {
+    "AgentInspection": AnswerKind(Inspection, "agent inspect"),
+    "AgentsDemo": AnswerKind(AgentsDemo, "demo agents"),
+    "ArrivalReport": AnswerKind(ArrivalReport, "simulate", SEVERAL),
+    "Cost": AnswerKind(CostAnswer, "cost"),
+    "DefragPlan": AnswerKind(Defrag, "defrag"),
+    "Demo": AnswerKind(DemoAnswer, "demo"),
+    "Doctor": AnswerKind(DoctorAnswer, "doctor"),
+    "DrainPlan": AnswerKind(DrainPlan, "drain"),
+    "Free": AnswerKind(Free, "free"),
+    "HistoryJob": AnswerKind(HistoryJob, "history", EACH),
+    "IdleList": AnswerKind(IdleList, "idle"),
+    "InstallPlan": AnswerKind(InstallPlan, "install --plan"),
+    "Installation": AnswerKind(InstallAnswer, "install"),
+    "InstanceRanking": AnswerKind(Ranking, "instances"),
+    "JobAdviceList": AnswerKind(JobAdviceList, "advise"),
+    "JobExplanation": AnswerKind(Why, "why", SEVERAL),
+    "JobLife": AnswerKind(JobLife, "events"),
+    "JobList": AnswerKind(JobList, "jobs"),
+    "JobRank": AnswerKind(RankView, "priority"),
+    "KnownModel": AnswerKind(KnownModel, "memory --list", EACH),
+    "LargestGangs": AnswerKind(ShapeAnswer, "free --shape"),
+    "LeaseExplanation": AnswerKind(WhyLease, "why", SEVERAL),
+    "LeaseList": AnswerKind(LeasesView, "leases"),
+    "LeaseRequestExplanation": AnswerKind(WhyRequest, "why", SEVERAL),
+    "LintFinding": AnswerKind(ReportedFinding, "lint", EACH),
+    "MemoryEstimate": AnswerKind(MemoryEstimate, "memory"),
+    "Migration": AnswerKind(Migration, "migrate"),
+    "MigrationStep": AnswerKind(PlanStep, "migrate --plan", EACH),
+    "NodeHealth": AnswerKind(NodeHealthView, "nodes", EACH),
+    "NodeTopology": AnswerKind(NodeInside, "topology NODE"),
+    "QueueDrainPlan": AnswerKind(QueueDrainPlan, "queue drain"),
+    "QueueExplanation": AnswerKind(WhyQueue, "why"),
+    "QueueReport": AnswerKind(QueueReport, "simulate", SEVERAL),
+    "QueueShare": AnswerKind(QueueShare, "share", EACH),
+    "Removal": AnswerKind(Removal, "uninstall"),
+    "ReplayDifference": AnswerKind(ReplayDifference, "replay --decision"),
+    "ReplayReport": AnswerKind(ReplayReport, "replay"),
+    "ReplayedDecision": AnswerKind(DecidedRun, "replay --decision"),
+    "SnapshotReport": AnswerKind(SnapshotReport, "simulate", SEVERAL),
+    "SpotAnswer": AnswerKind(Spot, "spot"),
+    "Status": AnswerKind(StatusView, "status"),
+    "Top": AnswerKind(Top, "top"),
+    "Topology": AnswerKind(Topology, "topology FILE"),
+    "UtilizationReport": AnswerKind(Utilization, "report"),
+    "WaitingJobList": AnswerKind(QueuePosition, "queue"),
+    "WhatIf": AnswerKind(WhatIf, "whatif"),
+}
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The JSON schema of one answer of the kind."""
+    (reference,), inside = msgspec.json.schema_components(
+        [KINDS[kind].type], schema_hook=_VALUES.get, ref_template=_REF
+    )
+    for one in inside.values():
+        if "properties" in one:
+            # A field that has a default is printed as well.
+            one["required"] = list(one["properties"])
+    name = reference["$ref"].rpartition("/")[2]
+    whole = inside[name]
+    if f'"{reference["$ref"]}"'.encode() not in msgspec.json.encode(inside):
+        del inside[name]
+    head = {"apiVersion": {"const": API_VERSION}, "kind": {"const": kind}}
+    return {
+        "$schema": _DIALECT, "title": kind, "description": " ".join(whole.get("description", "").split()),
+        "type": "object", "properties": head | whole["properties"], "required": [*head, *whole["required"]],
+        "$defs": dict(sorted(inside.items())),
+    }  # fmt: skip
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """The name and the text of each schema, below `REFERENCE`."""
+    for kind in KINDS:
+        text = msgspec.json.format(msgspec.json.encode(schema(kind)), indent=1).decode()
+        yield f"schemas/{kind}.json", f"{text}\n"
+
+
+def table() -> str:
+    """The kinds, by command."""
+    rows = sorted(KINDS.items(), key=lambda pair: (pair[1].command, pair[0]))
+    return "".join(
+        f"| [{one.command}](cli.md#dovetail-{one.command.partition(' -')[0].rstrip(' ENODFIL').replace(' ', '-')}) | "
+        f"[`{kind}`](schemas/{kind}.json) | {one.several} |\n"
+        for kind, one in rows
+    )
+
+
+def page() -> str:
+    """The text of the page, with its table made again."""
+    text = (REFERENCE / "json.md").read_text()
+    before, _, rest = text.partition(BEGIN)
+    head = "\n| command | kind | |\n|---|---|---|\n"
+    return f"{before}{BEGIN}{head}{table()}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    """Write the files again; a schema of no kind is removed."""
+    (REFERENCE / "schemas").mkdir(exist_ok=True)
+    made = dict(files())
+    for path in (REFERENCE / "schemas").glob("*.json"):
+        if f"schemas/{path.name}" not in made:
+            path.unlink()
+    for name, text in made.items():
+        (REFERENCE / name).write_text(text)
+    (REFERENCE / "json.md").write_text(page())
+
+
+if __name__ == "__main__":
+    main()
