@@ -148,8 +148,8 @@ def test_leases_are_explained_from_their_objects(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "query"),
     [
-        (("why", "job/x"), {}),
-        (("why", "pod/x"), {}),
+        (("why", "job/x"), {"kind": "job"}),
+        (("why", "pod/x"), {"kind": "pod"}),
         (("why", "x"), {"queue": "x"}),
         (("queue", "queue/stop"), {"queue": "stop"}),
     ],

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dovetail.aggregated.question import BadQuestion, Question
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.objects.views import LONGEST_VALUE
+from dovetail.kube.objects.views import LONGEST_VALUE, NO_PARAMETER
 
 GROUPS = "/apis"
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -56,8 +56,12 @@ class ServedApi(Struct, frozen=True):
             raise BadQuestion(405, f"{resource} is asked by {'POST' if resource in self.posted else 'GET'}")
         asked = tuple(sorted((name, value) for name, value in query if name not in _IGNORED))
         for name, value in asked:
-            if name not in self.queries[resource] or len(value) > self.longest_value:
-                raise BadQuestion(400, f"{resource}: {name[:64]!r} is no parameter, or its value is too long")
+            if name not in self.queries[resource]:
+                raise BadQuestion(400, f"{resource}: {name[:64]!r} {NO_PARAMETER}")
+            if len(value) > self.longest_value:
+                raise BadQuestion(
+                    400, f"{resource}: the value of {name} is longer than {self.longest_value} characters"
+                )
         if len({name for name, _ in asked}) < len(asked):
             raise BadQuestion(400, f"{resource}: a parameter is there twice")
         return Question(resource, namespace, names[0] if names else "", asked)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
@@ -16,16 +15,9 @@ from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_
 from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from dovetail.kube.reading.live_cluster import LiveCluster
-    from dovetail.views.explanation import Explanation
+    from dovetail.views.explanation import AnyWhy, Explanation, WhyQuestion
     from dovetail.views.forecast_types import Watch
-    from dovetail.views.why import Why
-    from dovetail.views.why_lease import WhyLease, WhyRequest
-    from dovetail.views.why_queue import WhyQueue
-
-    Answer: TypeAlias = Why | WhyQueue | WhyRequest | WhyLease
 
 _QUEUE, _POD, _JOB = "queue/", "pod", "job"
 _KINDS = {"pod": _POD, "job": _JOB, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
@@ -50,71 +42,43 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
     is that of a QUEUE; queue/NAME is one too. The running scheduler answers, if there is one; else the cluster is
     read, and the scheduler's own core is asked. Writes nothing.
     """
-    kind, key = _kind_and_key(name, namespace, source.namespace)
-    found = ask_why(source, name, kind, key)
-    if found is not None:
-        _print([one for one in (found.job, found.queue) if one is not None], source.now_ms, output)
-        return
-    cluster = source.read()
-    queue = "" if kind else name.removeprefix(_QUEUE)
-    with looking_ahead() as watch:
-        answers = explained(source, cluster, WhyQuestion(key, kind, queue), watch)
+    asked = _question(name, namespace, source.namespace)
+    found = ask_why(source, asked)
+    if found is None:
+        cluster = source.read()
+        with looking_ahead() as watch:
+            found = explained(source, cluster, asked, watch)
     # That of a snapshot is known now.
-    _print(answers, source.now_ms, output)
+    _print(found.answers, source.now_ms, output)
 
 
-class WhyQuestion(Struct, frozen=True):
-    """What is to be explained: NAMESPACE/NAME, of a kind ("" for any), or the queue, if nothing else has the name."""
-
-    key: str
-    kind: str = ""
-    queue: str = ""
-
-
-def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, watch: Watch) -> list[Answer]:
+def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, watch: Watch) -> Explanation:
     """All that has the name, explained from a reading of the cluster. Raises ClickException."""
+    from dovetail.views.explanation import explain_name
     from dovetail.views.jobs import JobNotFound
-    from dovetail.views.why import why
-    from dovetail.views.why_lease import WhyLeases, why_lease
-    from dovetail.views.why_queue import why_queue
+    from dovetail.views.outlook import Outlook
 
-    kind, key, now_ms = asked.kind, asked.key, source.now_ms
-    state, objects = cluster.state, cluster.feed.leases.objects
-    answers: list[Answer] = []
-    leased = why_lease(state, objects, key, now_ms, watch) if kind not in (_POD, _JOB) else WhyLeases(None, None)
-    if kind in ("", _POD, _JOB):
-        try:
-            answers.append(why(state, key, now_ms, watch, source.schedulers, source.scheduler_name))
-        except JobNotFound as error:
-            if asked.queue and asked.queue in state.shares.tree.queues:
-                answers.append(why_queue(state, asked.queue, now_ms, watch))
-            elif leased.request is None and leased.lease is None:
-                raise click.ClickException(f"{error}; there is no queue of that name either") from error
-    answers += [leased.request] if leased.request is not None and kind in ("", REQUEST) else []
-    answers += [leased.lease] if leased.lease is not None and kind in ("", LEASE) else []
-    if not answers:
-        raise click.ClickException(f"there is no {kind.rstrip('/')} {key}")
-    return answers
+    outlook, objects = Outlook(cluster.state, source.now_ms, watch), cluster.feed.leases.objects
+    try:
+        return explain_name(outlook, asked, source.scheduler_name, objects, source.schedulers)
+    except JobNotFound as error:
+        raise click.ClickException(str(error)) from error
 
 
-def ask_why(source: ClusterSource, name: str, kind: str, key: str) -> Explanation | None:
-    """The answer of the running scheduler. Requests and leases are explained from their objects, which it does not
-    answer."""
+def ask_why(source: ClusterSource, asked: WhyQuestion) -> Explanation | None:
+    """The answer of the running scheduler."""
     from dovetail.kube.objects.views import EXPLANATIONS
     from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.explanation import Explanation
 
-    if kind not in ("", _POD, _JOB):
+    if asked.kind not in ("", _POD, _JOB):
         return None
-    if name.startswith(_QUEUE) and not kind:
-        queue = name.removeprefix(_QUEUE)
-        # No pod has such a name.
-        return source.ask(ViewRequest(EXPLANATIONS, source.namespace, f"queue:{queue}", {"queue": queue}), Explanation)
-    named, _, short = key.partition("/")
-    return source.ask(ViewRequest(EXPLANATIONS, named, short, {} if kind else {"queue": name}), Explanation)
+    named, _, name = asked.key.partition("/")
+    query = {"kind": asked.kind} if asked.kind else {"queue": asked.queue}
+    return source.ask(ViewRequest(EXPLANATIONS, named, name, query), Explanation)
 
 
-def _print(answers: Sequence[Answer], now_ms: int, output: str) -> None:
+def _print(answers: Sequence[AnyWhy], now_ms: int, output: str) -> None:
     if output == "json":
         found = [versioned(_EXPLANATIONS[type(one).__name__], one) for one in answers]
         write_json(found if len(found) > 1 else found[0])
@@ -122,7 +86,7 @@ def _print(answers: Sequence[Answer], now_ms: int, output: str) -> None:
         show_answers(answers, now_ms, Console())
 
 
-def show_answers(answers: Sequence[Answer], now_ms: int, console: Console) -> None:
+def show_answers(answers: Sequence[AnyWhy], now_ms: int, console: Console) -> None:
     """Print the answers as text."""
     from dovetail.cli.why_lease import show_lease, show_request
     from dovetail.cli.why_report import show, show_queue
@@ -144,9 +108,14 @@ def show_answers(answers: Sequence[Answer], now_ms: int, console: Console) -> No
                 show(answer, console, now_ms)
 
 
-def _kind_and_key(name: str, namespace: str | None, default: str) -> tuple[str, str]:
-    """The kind that is named ("" for any), and NAMESPACE/NAME. A kind wins over a namespace of its name. Raises
-    UsageError."""
+def _question(name: str, namespace: str | None, default: str) -> WhyQuestion:
+    """What is asked. A kind wins over a namespace of its name. Raises UsageError."""
+    from dovetail.views.explanation import OF_QUEUE, WhyQuestion
+
+    if name.startswith(_QUEUE):
+        queue = name.removeprefix(_QUEUE)
+        return WhyQuestion(f"{namespace or default}/{OF_QUEUE}{queue}", "", queue)
     first, slash, rest = name.partition("/")
     kind = _KINDS.get(first, "") if slash else ""
-    return kind, key_of("POD|JOB|QUEUE", rest if kind else name, namespace, default)
+    key = key_of("POD|JOB|QUEUE", rest if kind else name, namespace, default)
+    return WhyQuestion(key, kind, "" if kind else name)

@@ -1,30 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a name stands for, explained: a pod or job, else a queue."""
+"""All that has a name, explained: a job, a pod, a request for a lease, a lease; or a queue, if nothing else has it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
 from msgspec import Struct
 
-from dovetail.views.jobs import JobNotFound
+from dovetail.kube.translate.lease_records import LeaseObjects
+from dovetail.views.jobs import ANY, JOB, POD, JobNotFound, find_jobs, nearest
+from dovetail.views.leased import LEASE, REQUEST
 from dovetail.views.outlook import Outlook
 from dovetail.views.why import Why, explain
+from dovetail.views.why_lease import WhyLease, WhyLeases, WhyRequest, explain_leases
 from dovetail.views.why_queue import WhyQueue, explain_queue
+
+AnyWhy: TypeAlias = Why | WhyQueue | WhyRequest | WhyLease
+KINDS = (ANY, POD, JOB, REQUEST, LEASE)
+"""What a name can be the name of."""
+OF_QUEUE = "queue:"
+"""How the NAME begins where only the queue is meant: no pod and no job has such a name."""
+
+
+class WhyQuestion(Struct, frozen=True):
+    """What is to be explained: what is called `key`, NAMESPACE/NAME, of one of the KINDS; or the `queue`, if nothing
+    else is called so ("": no queue is meant)."""
+
+    key: str
+    kind: str = ANY
+    queue: str = ""
 
 
 class Explanation(Struct, frozen=True):
-    """One of both is not None."""
+    """What was found; at least one is not None. `pod` is a pod of the name of a job to which it does not belong."""
 
     job: Why | None = None
     queue: WhyQueue | None = None
+    pod: Why | None = None
+    request: WhyRequest | None = None
+    lease: WhyLease | None = None
+
+    @property
+    def answers(self) -> list[AnyWhy]:
+        found: list[AnyWhy | None] = [self.pod, self.job, self.queue, self.request, self.lease]
+        return [one for one in found if one is not None]
 
 
-def explain_name(outlook: Outlook, key: str, queue: str, ours: str) -> Explanation:
-    """Explain the pod or job "namespace/name", or else the queue ("": none is meant). `ours` is the name of the
-    scheduler. Raises JobNotFound."""
+def explain_name(
+    outlook: Outlook, asked: WhyQuestion, ours: str, objects: LeaseObjects | None = None,
+    schedulers: Mapping[str, str] | None = None,
+) -> Explanation:  # fmt: skip
+    """Explain it. `ours` is the name of the scheduler, `schedulers` has the schedulerName of pods of other ones, and
+    `objects` are requests and leases, without which none has the name. Raises JobNotFound."""
+    queues = outlook.state.shares.tree.queues
+    if asked.key.rpartition("/")[2].startswith(OF_QUEUE) and asked.queue not in queues:
+        raise JobNotFound(f"there is no queue {asked.queue}{nearest(asked.queue, queues)}")
+    leased = WhyLeases(None, None)
+    if objects is not None and asked.kind not in (POD, JOB):
+        leased = explain_leases(outlook, objects, asked.key)
+    found = Explanation(
+        request=leased.request if asked.kind in (ANY, REQUEST) else None,
+        lease=leased.lease if asked.kind in (ANY, LEASE) else None,
+    )
+    if asked.kind in (REQUEST, LEASE):
+        if not found.answers:
+            raise JobNotFound(f"there is no {asked.kind.rstrip('/')} {asked.key}")
+        return found
     try:
-        return Explanation(job=explain(outlook, key, ours=ours))
+        kinds = (asked.kind,) if asked.kind else _kinds_of(outlook, asked.key)
+        explained = {kind: explain(outlook, asked.key, schedulers or {}, ours, kind) for kind in kinds}
     except JobNotFound as error:
-        if queue in outlook.state.shares.tree.queues:
-            return Explanation(queue=explain_queue(outlook, queue))
-        none = "; there is no queue of that name either" if queue else ""
+        if asked.queue in queues:
+            return Explanation(None, explain_queue(outlook, asked.queue), None, found.request, found.lease)
+        if found.answers:
+            return found
+        none = "; there is no queue of that name either" if asked.queue else ""
         raise JobNotFound(f"{error}{none}") from error
+    job, *pod = (explained[kind] for kind in sorted(explained))
+    return Explanation(job, None, pod[0] if pod else None, found.request, found.lease)
+
+
+def _kinds_of(outlook: Outlook, key: str) -> tuple[str, ...]:
+    """As what a name is explained: as a job and as a pod, where the pod belongs to no job of the name."""
+    found: dict[str, set[str]] = {}
+    for kind in (JOB, POD):
+        try:
+            found[kind] = {one.workload for one in find_jobs(outlook.state, key, kind)}
+        except JobNotFound:
+            found[kind] = set()
+    if found[JOB] and found[POD] and found[JOB].isdisjoint(found[POD]):
+        return (JOB, POD)
+    return (ANY,)

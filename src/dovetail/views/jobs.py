@@ -6,6 +6,8 @@ Rules
   or its pod. Pods on their own of one object are workloads of one name.
 - A job is also found by the names of its pods, of its gangs, and of the objects between the pods and the user's object,
   by the labels in which controllers write these.
+- Where the kind is named, a pod is found by its own name alone, and a job by all names but those of its pods. A pod
+  on its own that nothing made is a job of its name where no other job has it.
 - A request for a lease is a job with its NAMESPACE/NAME while it waits; its placeholders are no pods that have a name.
 """
 
@@ -36,6 +38,9 @@ OWNER_LABELS = (
     RAY_LABEL,
 )
 """Labels of pods in which controllers write the name of the object that the pods were made for."""
+ANY, POD, JOB = "", "pod", "job"
+"""What a name is the name of."""
+_NAMED = {ANY: "pod, gang or job", POD: "pod", JOB: "gang or job"}
 _SHOWN = 5
 
 
@@ -134,14 +139,20 @@ def find_pod(state: State, key: str) -> Pod:
 def names_of(state: State, pod: Pod) -> Iterator[str]:
     """The NAMESPACE/NAME by which the job of a pod is found, beside its own."""
     yield pod.key
+    yield from _names_above(state, pod)
+
+
+def _names_above(state: State, pod: Pod) -> Iterator[str]:
+    """Those of the objects and of the gang between the pod and its job."""
     yield from (f"{pod.namespace}/{value}" for label, value in pod.labels if label in OWNER_LABELS)
     gang = state.workloads.gangs.get(state.workloads.workload_of(pod)) if pod.gang else None
     if gang is not None:
         yield f"{gang.namespace}/{gang.name}"
 
 
-def find_jobs(state: State, key: str) -> list[JobView]:
-    """The workloads of the job "namespace/name". Those that wait come first, the oldest first. Raises JobNotFound."""
+def find_jobs(state: State, key: str, kind: str = ANY) -> list[JobView]:
+    """The workloads of the job "namespace/name", or of the pod if that is the `kind`. Those that wait come first, the
+    oldest first. Raises JobNotFound."""
     workloads: dict[str, None] = {}
     names: dict[str, None] = {}
     called: dict[str, str] = {}
@@ -151,14 +162,28 @@ def find_jobs(state: State, key: str) -> list[JobView]:
         workload = state.workloads.workload_of(pod)
         if workload not in called:
             called[workload] = name_of(state, workload)
-        own = {called[workload], *names_of(state, pod)}
+        own = _names(state, pod, called[workload], kind)
         names.update(dict.fromkeys(own))
         if key in own:
             workloads[workload] = None
+    if kind == JOB:
+        workloads = {one: None for one in workloads if not _is_pod(state, one)} or workloads
     if not workloads:
-        raise JobNotFound(f"there is no unfinished pod, gang or job {key}{nearest(key, names)}")
+        raise JobNotFound(f"there is no unfinished {_NAMED[kind]} {key}{nearest(key, names)}")
     jobs = [job_of(state, workload) for workload in workloads]
     return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
+
+
+def _names(state: State, pod: Pod, called: str, kind: str) -> set[str]:
+    """The names by which a pod is found whose job is `called` so."""
+    if kind == POD:
+        return {pod.key}
+    return {called, *(names_of if kind == ANY else _names_above)(state, pod)}
+
+
+def _is_pod(state: State, workload: str) -> bool:
+    """Whether the workload is a pod that nothing made."""
+    return workload.startswith(LONE) and not state.workloads.made_for(workload)
 
 
 def not_waiting(job: JobView) -> str:

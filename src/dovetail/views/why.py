@@ -29,7 +29,7 @@ from dovetail.core.workloads.index import LONE
 from dovetail.views.forecast_types import Start, Watch
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
-from dovetail.views.jobs import JobView, find_jobs, job_of, name_of, request_job, waiting_jobs
+from dovetail.views.jobs import ANY, JOB, JobView, find_jobs, job_of, name_of, request_job, waiting_jobs
 from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.misspelt import of_refusal, of_scheduler
@@ -160,12 +160,15 @@ def why(
     return explain(Outlook(state, now_ms, watch), key, schedulers, ours)
 
 
-def explain(outlook: Outlook, key: str, schedulers: Mapping[str, str] = _NO_SCHEDULERS, ours: str = "") -> Why:
-    """The same, for the state of an outlook."""
+def explain(
+    outlook: Outlook, key: str, schedulers: Mapping[str, str] = _NO_SCHEDULERS, ours: str = "", kind: str = ANY
+) -> Why:
+    """The same, for the state of an outlook. A `kind` is one of those of `find_jobs`."""
     state = outlook.state
-    jobs = find_jobs(state, key)
+    jobs = find_jobs(state, key, kind)
     job, workload = jobs[0], jobs[0].workload
-    pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
+    named = [one for one in job.pods if one.key == key and kind != JOB]
+    pod = (*named, *job.waiting, *job.pods)[0]
     queue = state.shares.pod_queues.of(pod) if pod.managed else ""
     answer = Why(
         pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue, lease=_lease(state, pod)
@@ -178,7 +181,7 @@ def explain(outlook: Outlook, key: str, schedulers: Mapping[str, str] = _NO_SCHE
     wanted, ahead = state.shares.wanted_next(workload), state.queue.before(workload)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
     state, binds = outlook.next.state, outlook.next.binds
-    if pod.key != key:
+    if not named:
         pod = next((one for one in job.waiting if one.uid in binds), pod)
         answer = replace(answer, pod=pod.key)
     if pod.uid in binds:

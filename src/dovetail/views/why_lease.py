@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.bargaining.types import GpuLease, LeaseAlternative
-from dovetail.core.checkpoint import Checkpoint, restore, take
+from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import enter
 from dovetail.core.events import LeaseRequestChanged
 from dovetail.core.policy import unhurried
@@ -27,8 +27,8 @@ from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
 from dovetail.views.leased import is_placeholder
 from dovetail.views.leases import LeaseRow, RequestRow, lease_row, request_row
-from dovetail.views.outlook import NextStep, next_step
-from dovetail.views.why import Why, why_request
+from dovetail.views.outlook import NextStep, Outlook, next_step
+from dovetail.views.why import Why, explain_request
 
 _RENEWED_PART = 1 / 3
 
@@ -75,35 +75,38 @@ def why_lease(
     state: State, objects: LeaseObjects, key: str, now_ms: int, watch: Watch = lambda started, waiting: None
 ) -> WhyLeases:
     """Explain the request and the lease "namespace/name". A request that led to the lease of its name is left out."""
+    return explain_leases(Outlook(state, now_ms, watch), objects, key)
+
+
+def explain_leases(outlook: Outlook, objects: LeaseObjects, key: str) -> WhyLeases:
+    """The same, for the state of an outlook."""
     lease = next((one for one in objects.leases if lease_id(one.metadata) == key), None)
     request = next((one for one in objects.requests if lease_id(one.metadata) == key), None)
     if lease is not None and request is not None and lease.spec.request_uid == request.metadata.uid:
         request = None
     return WhyLeases(
-        _request(state, request, now_ms, watch) if request is not None else None,
-        _lease(state, lease, now_ms) if lease is not None else None,
+        _request(outlook, request) if request is not None else None,
+        _lease(outlook.state, lease, outlook.now_ms) if lease is not None else None,
     )
 
 
-def _request(state: State, obj: wire.LeaseRequest, now_ms: int, watch: Watch) -> WhyRequest:
+def _request(outlook: Outlook, obj: wire.LeaseRequest) -> WhyRequest:
     row = request_row(obj)
-    one = state.requests.negotiations.get(row.request)
+    one = outlook.state.requests.negotiations.get(row.request)
     if one is None:
         return WhyRequest(row, None, (), obj.status.lease if obj.status is not None else "")
-    answer, before = why_request(state, one, now_ms, watch), take(state)
+    answer = explain_request(outlook, one)
     # A request that is invalid, or that does not wait in a queue, gets the same answer for each alternative.
     tried = one.alternatives if one.waiting else ()
-    return WhyRequest(row, answer, tuple([_alone(state, before, one, alternative, now_ms) for alternative in tried]))
+    return WhyRequest(row, answer, tuple([_alone(outlook, one, alternative) for alternative in tried]))
 
 
-def _alone(
-    state: State, before: Checkpoint, one: Negotiation, alternative: LeaseAlternative, now_ms: int
-) -> AlternativeNow:
+def _alone(outlook: Outlook, one: Negotiation, alternative: LeaseAlternative) -> AlternativeNow:
     """The alternative, if it was the only one."""
     text, request = alternative_text(alternative), replace(one.request, alternatives=(alternative,), answer=None)
-    copy = restore(unhurried(state.policy), before)
-    enter(copy, [LeaseRequestChanged(request)], now_ms)
-    after = next_step(take(copy), copy, now_ms)
+    copy = restore(unhurried(outlook.state.policy), outlook.checkpoint)
+    enter(copy, [LeaseRequestChanged(request)], outlook.now_ms)
+    after = next_step(take(copy), copy, outlook.now_ms)
     if granted := _granted(after, request.id):
         return AlternativeNow(text, PLACED, granted)
     reported = after.state.requests.negotiations[request.id].reported

@@ -37,11 +37,11 @@ from dovetail.kube.objects.views import (
 )
 from dovetail.kube.translate.reported import ReportedObjects
 from dovetail.views.amounts import AmountError
-from dovetail.views.explanation import explain_name
+from dovetail.views.explanation import WhyQuestion, explain_name
 from dovetail.views.free import free
 from dovetail.views.job_list import JobFilter, jobs_of
 from dovetail.views.job_states import DONE, STATES
-from dovetail.views.jobs import JobNotFound
+from dovetail.views.jobs import ANY, JOB, POD, JobNotFound
 from dovetail.views.leases import all_leases, leases_of_namespace
 from dovetail.views.node_holders import node_holders
 from dovetail.views.nodes import node_list
@@ -122,11 +122,14 @@ class ViewAnswers:
 
     def explanation(self, question: Question, query: Mapping[str, str]) -> object:
         key = _key(question)
+        kind = query.get("kind", "")
         leased = key in self._state.requests.negotiations or key in self._state.leases.live
-        if leased:
+        if leased and kind == ANY:
             raise BadQuestion(422, f"{key} is a LeaseRequest or a GPULease, which are explained from their objects")
+        if kind not in (ANY, POD, JOB):
+            raise BadQuestion(400, f"kind must be {POD} or {JOB}")
         self._look_ahead()
-        return explain_name(self._outlook, key, query.get("queue", ""), self._ours)
+        return explain_name(self._outlook, WhyQuestion(key, kind, query.get("queue", "")), self._ours)
 
     def rank(self, question: Question, query: Mapping[str, str]) -> object:
         return rank(self._state, _key(question), self._now_ms)
@@ -240,7 +243,7 @@ _OF_ALL = frozenset(
 )
 """Resources whose view depends on the query alone, and not on the namespace."""
 QUERIES: dict[str, frozenset[str]] = {
-    EXPLANATIONS.plural: frozenset({"queue"}),
+    EXPLANATIONS.plural: frozenset({"queue", "kind"}),
     JOB_RANKS.plural: frozenset(),
     WAITING_JOBS.plural: frozenset({"queue"}),
     QUEUE_SHARES.plural: frozenset({"queue"}),

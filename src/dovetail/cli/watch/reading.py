@@ -32,10 +32,11 @@ from dovetail.cli.nodes_report import show_more
 from dovetail.cli.output import moment
 from dovetail.cli.queue import ask_queue
 from dovetail.cli.watch.tables import HOLDERS, Grid, grid_of
-from dovetail.cli.why import WhyQuestion, ask_why, explained, show_answers
+from dovetail.cli.why import ask_why, explained, show_answers
 from dovetail.kube.objects.views import NODE_HOLDERS
 from dovetail.kube.reading.live_cluster import LiveCluster
 from dovetail.kube.reading.views import ViewRequest
+from dovetail.views.explanation import WhyQuestion
 from dovetail.views.job_list import JobFilter, JobList, job_list
 from dovetail.views.job_states import UNFINISHED
 from dovetail.views.node_holders import NodeHolder, node_holders
@@ -44,7 +45,7 @@ from dovetail.views.queue_positions import QueuePosition, queue_positions
 from dovetail.views.why import Why
 
 if TYPE_CHECKING:
-    from dovetail.cli.why import Answer
+    from dovetail.views.explanation import AnyWhy
 
 T = TypeVar("T")
 _HEIGHT = 1000
@@ -167,12 +168,12 @@ class WatchedCluster:
         """The text of `dovetail why NAMESPACE/NAME`. `seen` are the nodes of the job by its list; the others are those
         on which others hold what it lacks."""
         source, now_ms = self.source, self.read_ms
-        if self._answers is not None and (asked := ask_why(source, name, "", name)) is not None:
-            parts = [one for one in (asked.job, asked.queue) if one is not None]
+        if self._answers is not None and (asked := ask_why(source, WhyQuestion(name))) is not None:
+            parts = asked.answers
             found = _nodes((*seen, *(node for one in parts for node in _nodes_of(one))))
             return PrintedPage(lambda console: show_answers(parts, now_ms, console), found)
         cluster = self._read_cluster()
-        answers = explained(source, cluster, WhyQuestion(name), lambda started, waiting: None)
+        answers = explained(source, cluster, WhyQuestion(name), lambda started, waiting: None).answers
         found = _nodes((*seen, *(node for one in answers for node in _nodes_of(one))))
         known = tuple(node for node in found if node in cluster.state.cluster.nodes.slots)
         return PrintedPage(lambda console: show_answers(answers, now_ms, console), known)
@@ -212,7 +213,7 @@ def _nodes(names: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
-def _nodes_of(answer: Answer) -> list[str]:
+def _nodes_of(answer: AnyWhy) -> list[str]:
     """The nodes in an answer about a pod: its own, those reserved for it, and those of the pods in its way."""
     if not isinstance(answer, Why):
         return []

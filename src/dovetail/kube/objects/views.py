@@ -24,6 +24,8 @@ WHAT_IFS = Resource(VIEWS_GROUP, VIEWS_VERSION, "whatifs", True, "WhatIf")
 LONGEST_VALUE = 1024
 """Of a parameter."""
 MOST_BODY_BYTES = 2 << 20
+NO_PARAMETER = "is no parameter"
+"""In the answer of a scheduler that does not know a parameter, as it is older than the command."""
 VIEWS = (
     EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS, NODE_LISTS, NODE_HOLDERS, LEASE_LISTS,
     WHAT_IFS,

@@ -20,7 +20,7 @@ from dovetail.kube.api.errors import ApiError, Forbidden, KubeError, NotFound, U
 from dovetail.kube.api.http1 import NotConnected
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.history import HISTORY_COMMANDS, HISTORY_GROUP
-from dovetail.kube.objects.views import COMMANDS, MOST_BODY_BYTES, VIEWS_GROUP, ViewDocument
+from dovetail.kube.objects.views import COMMANDS, MOST_BODY_BYTES, NO_PARAMETER, VIEWS_GROUP, ViewDocument
 
 ROLE = "dovetail-viewer"
 """The ClusterRole that grants the views."""
@@ -120,7 +120,7 @@ async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDoc
         if error.reason == NotConnected.__name__:
             raise
         if error.details.kind == group:
-            if error.status in _TOO_OLD:
+            if error.status in _TOO_OLD or NO_PARAMETER in error.message:
                 await _check_age(client, request.resource, error)
             if error.status in _ASKED_WRONGLY:
                 raise NoSuchObject(error.message) from error
@@ -146,7 +146,7 @@ async def _check_age(client: Client, resource: Resource, error: ApiError) -> Non
             f"the {answerer.name} is older than this command and does not answer {answerer.commands[resource.plural]}; "
             f"it answers {answered or 'nothing that this command asks'}"
         ) from error
-    if error.status not in _ASKED_WRONGLY:
+    if error.status not in _ASKED_WRONGLY or NO_PARAMETER in error.message:
         raise OlderScheduler(
             f"the {answerer.name} is older than this command: {error.message or error}"
         ) from error  # fmt: skip
