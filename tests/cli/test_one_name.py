@@ -6,26 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli, cluster
-from dovetail.core.cycle import enter
-from dovetail.core.json_text import decode_json
-from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.policy import Policy, unhurried
-from dovetail.core.state import State
-from dovetail.kube.manifests.cluster import read
-from dovetail.kube.objects.views import ViewDocument
-from dovetail.kube.reading import views
-from dovetail.kube.reading.views import NoSuchObject, ViewRequest
-from dovetail.viewserver.answers import ViewAnswers
-from dovetail.viewserver.paths import VERSION, question_of
 from tests.cli.answers import answer
 from tests.cli.clusters import Document, command_cluster, node
+from tests.cli.viewed import answered_from
 
 AT = "2026-11-22T00:00:00Z"
 NOW = 1_795_305_600_000
@@ -91,30 +80,17 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield found.config
 
 
-@pytest.fixture(params=["files", "kubeconfig", "views"])
-def ask(request: pytest.FixtureRequest, files: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+@pytest.fixture(params=["files", "kubeconfig", "views", "views of a namespace"])
+def ask(
+    request: pytest.FixtureRequest, files: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Ask:
     """`dovetail why` of the files, of a cluster that serves no views, and of one whose scheduler answers."""
     monkeypatch.setattr(cluster, "now_ms", lambda: NOW)
     options = ("-f", str(files), "--at", AT) if request.param == "files" else ("--kubeconfig", str(config))
-    if request.param == "views":
-        state = State(unhurried(Policy(scoring=ExpectedFill())))
-        enter(state, read((str(files),), "dovetail").events, NOW)
-        answers = ViewAnswers(state, NOW, "dovetail")
-
-        async def read_view(_: object, asked: ViewRequest) -> ViewDocument:
-            path = f"{VERSION}/namespaces/{asked.namespace}/{asked.resource.plural}/{asked.name}"
-            reply = answers.answer(question_of(path, asked.query.items()))
-            if reply.status != 200:
-                raise NoSuchObject(reply.body.decode())
-            return decode_json(reply.body, ViewDocument)
-
-        async def unread(*_: object, **__: object) -> Any:
-            raise AssertionError("the cluster is read")
-
-        monkeypatch.setattr(views, "read_view", read_view)
-        monkeypatch.setattr("dovetail.kube.reading.state.read_cluster", unread)
-    namespace = ("-n", "team-a")
-    return lambda *words: CliRunner().invoke(cli, ["why", *words, *namespace, *options])
+    if request.param.startswith("views"):
+        whole = request.param == "views"
+        options = ("--kubeconfig", str(answered_from(files, NOW, monkeypatch, tmp_path, whole=whole)))
+    return lambda *words: CliRunner().invoke(cli, ["why", *words, "-n", "team-a", *options])
 
 
 @pytest.mark.parametrize("name", ANSWERS)

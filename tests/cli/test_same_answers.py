@@ -37,6 +37,8 @@ COMMANDS = [
     ("why", f"{SPACE}/train", "-o", "json"), ("why", "queue/research"), ("why", f"{SPACE}/swep"),
     ("priority", f"{SPACE}/big"), ("priority", f"{SPACE}/sweep"), ("share",), ("share", "-o", "json"), ("leases",),
     ("free",), ("free", "-o", "json"), ("free", "--shape", "1x8"), ("defrag", f"{SPACE}/big"),
+    ("defrag", "--shape", "4", "-o", "json"), ("drain", NODES[0], "--dry-run"),
+    ("drain", NODES[0], "--evict", "--dry-run", "-o", "json"), ("why", f"job/{SPACE}/train"),
     ("whatif", "drain", NODES[0]), ("whatif", "stop", "research"), ("whatif", "add-nodes", "--like", NODES[0]),
     ("status",), ("doctor",), ("top", "--once"),
 ]  # fmt: skip

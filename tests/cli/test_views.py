@@ -19,6 +19,9 @@ from dovetail.kube.reading import state, views
 from dovetail.kube.reading.live_cluster import LiveCluster
 from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, OlderScheduler, ViewRequest
 from dovetail.kube.translate.translator import Translator
+from dovetail.views.defrag import DefragQuestion
+from dovetail.views.drain import DrainQuestion
+from dovetail.views.explanation import WhyQuestion
 from dovetail.views.job_list import JobList
 from dovetail.views.leases import LeasesView, LeaseTotals
 from dovetail.views.nodes import NodeHealthView, NodeList
@@ -138,9 +141,27 @@ def test_options_that_describe_another_scheduler_are_not_for_this_one(
     assert (done.exit_code, done.stderr, asked) == (0, "", [])
 
 
-def test_leases_are_explained_from_their_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, asked = run(tmp_path, monkeypatch, NoView("none"), "why", "leaserequest/x")
-    assert (done.exit_code, asked) == (1, [])
+@pytest.mark.parametrize(
+    ("arguments", "resource", "body"),
+    [
+        (("why", "leaserequest/x"), "leaseexplanations", WhyQuestion("ns/x", "leaserequest/")),
+        (("why", "gl/x", "-n", "team"), "leaseexplanations", WhyQuestion("team/x", "gpulease/")),
+        (("drain", "n0", "--evict", "--dry-run"), "drainplans", DrainQuestion(("n0",), "Evict")),
+        (("drain", "n0", "--dry-run", "--start", "2100-01-01T00:00:00Z"), "drainplans",
+         DrainQuestion(("n0",), "WaitForJobs", 4_102_444_800_000)),
+        (("defrag", "waits"), "defragplans", DefragQuestion("ns/waits")),
+        (("defrag", "--shape", "2x8xH100", "--cpu", "4"), "defragplans", DefragQuestion("", "2x8xH100", 4000)),
+    ],
+)  # fmt: skip
+def test_what_is_asked_in_a_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], resource: str, body: Any
+) -> None:
+    _, (asked,) = run(tmp_path, monkeypatch, NoSuchObject("there is none"), *arguments)
+    assert (asked.resource.plural, asked.body) == (resource, msgspec.json.encode(body))
+    assert asked.namespace == ("team" if "team" in arguments else "ns")
+
+
+def test_a_queue_is_asked_by_a_name_that_no_pod_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, (one,) = run(tmp_path, monkeypatch, NoView("none"), "why", "queue/default")
     assert (one.namespace, one.name, dict(one.query)) == ("ns", "queue:default", {"queue": "default"})
 

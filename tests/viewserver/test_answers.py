@@ -13,6 +13,8 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.state import State
 from dovetail.kube.objects.views import (
     CAPACITIES,
+    DEFRAG_PLANS,
+    DRAIN_PLANS,
     EXPLANATIONS,
     JOB_LISTS,
     JOB_RANKS,
@@ -25,6 +27,8 @@ from dovetail.kube.objects.views import (
     ViewDocument,
 )
 from dovetail.recording.format import CHECKPOINT
+from dovetail.views.defrag import Defrag, DefragQuestion
+from dovetail.views.drain import DrainPlan, DrainQuestion, drain_plan
 from dovetail.views.explanation import Explanation
 from dovetail.views.free import Free, free
 from dovetail.views.job_list import JobFilter, JobList, job_list
@@ -76,6 +80,13 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
             assert found == job_list(_copy(world), NOW, JobFilter(), most_ahead=most)
         queue = Question(EXPLANATIONS.plural, "", "none:a", (("queue", "a"),))
         assert asked(answers, queue, Explanation) == Explanation(queue=why_queue(_copy(world), "a", NOW))
+        for mode in ("WaitForJobs", "Evict"):
+            drain = DrainQuestion(("n0",), mode)
+            found = asked(answers, Question(DRAIN_PLANS.plural, body=msgspec.json.encode(drain).decode()), DrainPlan)
+            assert found == drain_plan(_copy(world), ("n0",), drain.maintenance(NOW), NOW)
+        for defrag in (DefragQuestion(shape="8"), *(DefragQuestion(one.job) for one in jobs.jobs[:2])):
+            found = asked(answers, Question(DEFRAG_PLANS.plural, body=msgspec.json.encode(defrag).decode()), Defrag)
+            assert found == defrag.answer(_copy(world))
         assert asked(answers, Question(CAPACITIES.plural), Free) == free(_copy(world))
         shape = Question(CAPACITIES.plural, "", query=(("shape", "2x8"),))
         assert asked(answers, shape, ShapeAnswer) == largest(_copy(world), parse("2x8"), Beside())

@@ -14,12 +14,17 @@ from msgspec.structs import replace
 
 from dovetail.aggregated.question import Question, Reply
 from dovetail.core.model import Pod
+from dovetail.core.reasons import Sure
 from dovetail.core.state import State
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.views import (
     CAPACITIES,
+    DEFRAG_PLANS,
+    DRAIN_PLANS,
     EXPLANATIONS,
     JOB_LISTS,
     JOB_RANKS,
+    LEASE_EXPLANATIONS,
     LEASE_LISTS,
     NODE_HOLDERS,
     NODE_LISTS,
@@ -28,6 +33,8 @@ from dovetail.kube.objects.views import (
     WHAT_IFS,
     ViewDocument,
 )
+from dovetail.views.defrag import Defrag, MoveStepView, PodMove
+from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.holders import DeviceHolder, HeldPart
 from dovetail.views.job_list import JobList
@@ -68,6 +75,19 @@ CHANGES: tuple[dict[str, Any], ...] = (
 """What an asker can ask about: own jobs, and nodes and queues, which all see."""
 
 
+PREDICTED: tuple[tuple[Resource, dict[str, Any]], ...] = (
+    *((DRAIN_PLANS, {"nodes": ["n0"], "mode": mode}) for mode in ("WaitForJobs", "Evict")),
+    (DRAIN_PLANS, {"nodes": [MARKER]}),
+    (DRAIN_PLANS, {"nodes": ["n0"], "startMs": 1}),
+    *((DEFRAG_PLANS, {"job": f"{OWN}/{name}"}) for name in (*OWN_PODS, "nothing")),
+    *((DEFRAG_PLANS, {"shape": shape}) for shape in ("4", "8", "2x8", "no shape")),
+    (DEFRAG_PLANS, {"job": f"{OTHERS[0]}/waits-0"}),
+    *((LEASE_EXPLANATIONS, {"key": f"{OWN}/{name}"}) for name in ("asks", "holds", OWN_PODS[0], MARKER)),
+    (LEASE_EXPLANATIONS, {"key": f"{OWN}/asks", "kind": "leaserequest/"}),
+    (LEASE_EXPLANATIONS, {"key": f"{OTHERS[0]}/{MARKER}-asks", "kind": "leaserequest/"}),
+)
+
+
 def questions(seed: int) -> list[Question]:
     """All that an asker of OWN can ask, by the names of own and of other things."""
     world = state(seed)
@@ -89,6 +109,7 @@ def questions(seed: int) -> list[Question]:
     found += [Question(LEASE_LISTS.plural, OWN, query=query) for query in ((), (("of", OWN),), (("of", OTHERS[0]),))]
     found += [Question(LEASE_LISTS.plural, OWN, query=(("of", f"{MARKER}-agent"),))]
     found += [Question(WHAT_IFS.plural, OWN, body=json.dumps({"change": one})) for one in CHANGES]
+    found += [Question(kind.plural, OWN, body=json.dumps(one)) for kind, one in PREDICTED]
     return [*found, Question(CAPACITIES.plural, OWN), Question(CAPACITIES.plural, OWN, query=(("shape", "2x8"),))]
 
 
@@ -125,7 +146,9 @@ def _without(reply: Reply, question: Question) -> str:
     """A message without what the asker wrote."""
     words = {question.name, *(value for _, value in question.query)} - {""}
     if question.body:
-        change = json.loads(question.body)["change"]
+        body = json.loads(question.body)
+        change = body.get("change", body)
+        words |= set(body.get("key", body.get("job", "")).split("/")) - {"", OWN}
         words |= {*change.get("nodes", ()), *(one["metadata"].get("namespace") for one in change.get("objects", ()))}
         words -= {None}
     text = reply.body.decode()
@@ -224,6 +247,54 @@ def test_rows_of_others_in_a_what_if_and_on_a_node_are_totals() -> None:
     assert redaction.of(holders) == (
         holders[1], NodeHolder(ELSEWHERE, "", "", "", 4, (1, 2, 4, 5), (HeldPart("share", "3", 250),))
     )  # fmt: skip
+
+
+def test_rows_of_others_in_a_drain_and_in_moves_are_totals() -> None:
+    world = state_of(node("n0"), pod("a", 3, "n0", namespace="x"), pod("mine", 2, "n0", namespace="own"))
+    redaction = Redaction(world, "own")
+    pods = tuple(
+        DrainedPod(f"{space}/{name}", f"{space}/job", "q", "n0", 1000, what, left_ms, sure, f"when {space}/z ends", 3)
+        for space, name, what, left_ms, sure in (
+            ("x", "a", "ends", NOW + 5, Sure.KNOWN), ("own", "mine", "ends", NOW + 1, Sure.KNOWN),
+            ("x", "b", "ends", NOW + 9, Sure.LEARNED), ("x", "c", "moves", 0, Sure.UNKNOWN),
+            ("x", "d", "moves", NOW + 2, Sure.KNOWN),
+        )
+    )  # fmt: skip
+    seen = redaction.of(
+        DrainPlan((DrainedNode("n0", 8, 0, Sure.UNKNOWN, "x/c", pods, 1),), (), ("own/job", "x/job", "x/k"), ("q",), 15)
+    )
+    assert [
+        (one.pod, one.count, one.what, one.gpus_milli, one.left_ms, one.sure, one.basis, one.lost_gpu_minutes)
+        for one in seen.nodes[0].pods
+    ] == [
+        ("own/mine", 1, "ends", 1000, NOW + 1, Sure.KNOWN, "when own/z ends", 3),
+        (ELSEWHERE, 2, "ends", 2000, NOW + 9, Sure.LEARNED, "", 6),
+        (ELSEWHERE, 2, "moves", 2000, 0, Sure.UNKNOWN, "", 6),
+    ]
+    assert (seen.nodes[0].basis, seen.jobs, seen.other_jobs) == (ELSEWHERE, ("own/job",), 2)
+    moves = (
+        PodMove("x/a", "n0", "n1", (3,)),
+        PodMove("own/mine", "n0", "n1", (4,)),
+        PodMove("x/b", "n0", "n1", (1, 2)),
+        PodMove("x/c", "n0", "n2", ()),
+    )
+    notes = ("x/a has no controller", "x/b has no controller", "own/mine has no controller")
+    moved = redaction.of(
+        Defrag("own/w", None, True, (MoveStepView("x/job", "q", moves, 2.0),), 2.0, (), "", False, notes)
+    )
+    assert moved.steps[0].moves == (
+        moves[1], PodMove(ELSEWHERE, "n0", "n1", (1, 2, 3), 2), PodMove(ELSEWHERE, "n0", "n2", ())
+    )  # fmt: skip
+    assert (moved.steps[0].job, moved.notes) == (ELSEWHERE, (f"{ELSEWHERE} has no controller", notes[2]))
+
+
+@pytest.mark.parametrize("resource", [DEFRAG_PLANS, LEASE_EXPLANATIONS])
+def test_names_of_others_are_not_answered(resource: Resource) -> None:
+    answers = ViewAnswers(state(0), NOW, "dovetail", objects(0))
+    field = "job" if resource is DEFRAG_PLANS else "key"
+    for name in (f"{OTHERS[0]}/x", "x", f"/{OWN}", f"{OTHERS[0]}/{OWN}/x"):
+        reply = answers.answer(Question(resource.plural, OWN, body=json.dumps({field: name})))
+        assert reply.status == 403 and MARKER.encode() not in reply.body, name
 
 
 @pytest.mark.parametrize(

@@ -357,7 +357,7 @@ async def test_one_what_if_is_worked_out_at_a_time_and_a_user_has_one(slow: _Slo
     async with asyncio.timeout(PATIENCE_S):
         waiting = [asyncio.create_task(found.ask(user, _question())) for user in ("alice", "bob")]
         await asyncio.sleep(0)
-        assert "429 a what-if of this user is under way" in await _refused(found.ask("alice", _question()))
+        assert "429 a prediction of this user is under way" in await _refused(found.ask("alice", _question()))
         slow.go_on.set()
         assert [one.status for one in await asyncio.gather(*waiting)] == [200, 200]
     assert (slow.most, slow.running, slow.ended) == (1, 0, 2)
@@ -373,11 +373,11 @@ async def test_a_user_has_so_many_what_ifs_in_a_minute_and_so_many_wait(
         slow.go_on.set()
         for _ in range(2):
             await found.ask("alice", _question())
-        assert "429 this user has asked 2 what-ifs in a minute" in await _refused(found.ask("alice", _question()))
+        assert "429 this user has asked 2 predictions in a minute" in await _refused(found.ask("alice", _question()))
         slow.go_on.clear()
         waiting = [asyncio.create_task(found.ask(user, _question())) for user in ("bob", "carol")]
         await asyncio.sleep(0)
-        assert "429 too many what-ifs wait" in await _refused(found.ask("dave", _question()))
+        assert "429 too many predictions wait" in await _refused(found.ask("dave", _question()))
         slow.go_on.set()
         await asyncio.gather(*waiting)
 
@@ -386,7 +386,7 @@ async def test_a_what_if_that_takes_too_long_or_too_much_ends_alone(slow: _Slow)
     found = _what_ifs()
     async with asyncio.timeout(PATIENCE_S):
         slow.fails = TooSlow("it takes longer")
-        assert "504 the what-if takes longer than 25 s" in await _refused(found.ask("alice", _question()))
+        assert "504 the prediction takes longer than 25 s" in await _refused(found.ask("alice", _question()))
         assert "429" in await _refused(found.ask("alice", _question()))
         slow.fails = ProcessEnded("no memory")
         assert "503 the process ended" in await _refused(found.ask("bob", _question()))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
@@ -15,7 +16,7 @@ from dovetail.cli.output import count, indices, key_of, namespace_option, output
 from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
-    from dovetail.views.defrag import Defrag, MoveStepView, PodMove
+    from dovetail.views.defrag import Defrag, DefragQuestion, MoveStepView, PodMove
     from dovetail.views.shape import ShapeView
 
 _HOW = (
@@ -46,26 +47,41 @@ def command(
     create them again, and by then there is room for them on the target nodes. Pods that must not be preempted, and pods
     whose PodDisruptionBudget is used up, are not moved.
     """
-    from dovetail.views.defrag import for_job, for_shape
-    from dovetail.views.jobs import JobNotFound
-    from dovetail.views.probe import Beside
-    from dovetail.views.shape import ShapeError
+    from dovetail.views.defrag import DefragQuestion
 
     if (job is None) == (shape is None):
         raise click.UsageError("name a JOB, or use --shape")
-    beside = Beside(cpu_milli, memory_bytes)
-    if job is not None and beside != Beside():
+    if job is not None and (cpu_milli or memory_bytes):
         raise click.UsageError("--cpu and --memory go with --shape: the requests of a JOB are in its pods")
     key = key_of("JOB", job, namespace, source.namespace) if job is not None else ""
-    state = source.state()
-    try:
-        answer = for_shape(state, shape, beside) if shape is not None else for_job(state, key)
-    except (JobNotFound, ShapeError) as error:
-        raise click.ClickException(str(error)) from error
+    asked = DefragQuestion(key, shape.text if shape is not None else "", cpu_milli, memory_bytes)
+    answer = _ask(source, asked) or _work_out(source, asked)
     if output == "json":
         write_answer_json("DefragPlan", answer)
     else:
         show(answer, Console())
+
+
+def _ask(source: ClusterSource, asked: DefragQuestion) -> Defrag | None:
+    """The answer of the running scheduler."""
+    from dovetail.kube.objects.views import DEFRAG_PLANS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.defrag import Defrag
+
+    namespace = asked.job.partition("/")[0] or source.namespace
+    return source.ask(ViewRequest(DEFRAG_PLANS, namespace, body=msgspec.json.encode(asked)), Defrag)
+
+
+def _work_out(source: ClusterSource, asked: DefragQuestion) -> Defrag:
+    """Raises ClickException."""
+    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.shape import ShapeError
+
+    state = source.state()
+    try:
+        return asked.answer(state)
+    except (JobNotFound, ShapeError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def show(answer: Defrag, console: Console) -> None:
@@ -79,7 +95,7 @@ def show(answer: Defrag, console: Console) -> None:
         console.print(f"[bold]{escape(what)}[/bold] fits without moves {_places(answer)}.")
         _notes(answer, console)
         return
-    moves = sum(len(step.moves) for step in answer.steps)
+    moves = sum(move.count for step in answer.steps for move in step.moves)
     console.print(
         f"{count(moves, 'pod moves', 'pods move')} in {count(len(answer.steps), 'step')}, {answer.lost_gpu_minutes:g} "
         f"GPU-minutes of work are lost; then [bold]{escape(what)}[/bold] fits {_places(answer)}.",
@@ -109,7 +125,8 @@ def _lost(step: MoveStepView) -> str:
 
 def _move(move: PodMove) -> tuple[str, str, str]:
     gpus = f" GPU {indices(move.gpus)}" if move.gpus else ""
-    return move.pod, move.source, f"{move.target}{gpus}"
+    pods = f"{count(move.count, 'pod')} {move.pod}" if move.count > 1 else move.pod
+    return pods, move.source, f"{move.target}{gpus}"
 
 
 def _places(answer: Defrag) -> str:

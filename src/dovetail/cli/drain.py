@@ -8,17 +8,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 from rich.markup import escape
 
 from dovetail.cli.cluster import ClusterSource, at_option, cluster_options, run
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes
 from dovetail.cli.output import count, output_option, write_answer_json
-from dovetail.core.model import DrainMode, Maintenance
 
 if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
     from dovetail.kube.maintenances import MaintenanceRequest
+    from dovetail.views.drain import DrainPlan, DrainQuestion
 
 _ROLLOUT = "rollout/"
 _EVERY_S = 5.0
@@ -57,7 +58,7 @@ def command(
     """
     from dovetail.cli.drain_report import show
     from dovetail.kube.maintenances import MaintenanceRequest
-    from dovetail.views.drain import UnknownNode, drain_plan
+    from dovetail.views.drain import DrainQuestion
     from dovetail.views.jobs import some
 
     nodes = tuple(dict.fromkeys(nodes))
@@ -71,15 +72,13 @@ def command(
         assert source.config is not None
         _undo(source.config, nodes)
         return
-    state = source.state()
-    if start_ms and start_ms <= source.now_ms:
-        raise click.UsageError("--start is in the past: leave it out for now")
-    mode: DrainMode = "WaitForCheckpoint" if wait_checkpoint else "Evict" if evict else "WaitForJobs"
-    maintenance = Maintenance(mode, source.now_ms, start_ms)
-    try:
-        plan = drain_plan(state, nodes, maintenance, source.now_ms)
-    except UnknownNode as error:
-        raise click.ClickException(str(error)) from error
+    question = DrainQuestion(
+        nodes, "WaitForCheckpoint" if wait_checkpoint else "Evict" if evict else "WaitForJobs", start_ms
+    )
+    if source.config is not None:
+        _check_start(source, question)
+    plan = _ask(source, question) or _work_out(source, question)
+    maintenance = question.maintenance(source.now_ms)
     if output == "json":
         write_answer_json("DrainPlan", plan)
     else:
@@ -94,6 +93,33 @@ def command(
     progress.print(f"{some(nodes)}: in maintenance. `dovetail drain --undo {' '.join(nodes)}` ends it.")
     if not no_wait:
         _wait(source, nodes, progress)
+
+
+def _ask(source: ClusterSource, question: DrainQuestion) -> DrainPlan | None:
+    """The answer of the running scheduler."""
+    from dovetail.kube.objects.views import DRAIN_PLANS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.drain import DrainPlan
+
+    return source.ask(ViewRequest(DRAIN_PLANS, source.namespace, body=msgspec.json.encode(question)), DrainPlan)
+
+
+def _work_out(source: ClusterSource, question: DrainQuestion) -> DrainPlan:
+    """Raises ClickException."""
+    from dovetail.views.drain import UnknownNode, drain_plan
+
+    state = source.state()
+    _check_start(source, question)
+    try:
+        return drain_plan(state, question.nodes, question.maintenance(source.now_ms), source.now_ms)
+    except UnknownNode as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _check_start(source: ClusterSource, question: DrainQuestion) -> None:
+    """Raises UsageError. The time of a snapshot is known when it was read."""
+    if question.start_ms and question.start_ms <= source.now_ms:
+        raise click.UsageError("--start is in the past: leave it out for now")
 
 
 def _user() -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from rich.markup import escape
@@ -27,18 +28,21 @@ def show(plan: DrainPlan, now_ms: int, console: Console, maintenance: Maintenanc
         console.print(table)
         if len(pods) + len(plan.elsewhere) > _PODS_SHOWN:
             console.print(f"and {len(pods) + len(plan.elsewhere) - _PODS_SHOWN} more pods: -o json has all")
-        jobs, queues = count(len(plan.jobs), "job"), count(len(plan.queues), "queue")
-        jobs = f"{jobs} ({escape(some(plan.jobs))})"
-        elsewhere = f", {count(len(plan.elsewhere), 'pod')} of them on other nodes" if plan.elsewhere else ""
+        named = [f"{count(len(plan.jobs), 'job')} ({escape(some(plan.jobs))})"] if plan.jobs else []
+        named += [f"{count(plan.other_jobs, 'job')} of other namespaces"] if plan.other_jobs else []
+        jobs, queues = " and ".join(named), count(len(plan.queues), "queue")
+        elsewhere = f", {count(_number(plan.elsewhere), 'pod')} of them on other nodes" if plan.elsewhere else ""
         are = "is" if plan.lost_gpu_minutes == 1 else "are"
         lost = f"{count(plan.lost_gpu_minutes, 'GPU-minute')} of work {are} lost"
-        console.print(f"{count(len(pods) + len(plan.elsewhere), 'pod')} of {jobs} in {queues}{elsewhere}; {lost}.")
+        console.print(
+            f"{count(_number(pods) + _number(plan.elsewhere), 'pod')} of {jobs} in {queues}{elsewhere}; {lost}."
+        )
     for node in plan.nodes:
         console.print(_empty(node, now_ms))
     begins_ms, mode = max(now_ms, maintenance.start_ms), maintenance.drain
     late = [pod for pod in pods if not pod.left_ms or (maintenance.start_ms and pod.left_ms > begins_ms)]
     if late and maintenance.start_ms and mode != "Evict":
-        console.print(f"At {_time(begins_ms)} {count(len(late), 'pod')} will still be there, by what is known now.")
+        console.print(f"At {_time(begins_ms)} {count(_number(late), 'pod')} will still be there, by what is known now.")
     if late and mode == "WaitForJobs":
         console.print("--wait-checkpoint moves pods that save their work; --evict evicts the others, too.")
     elif late and mode == "WaitForCheckpoint":
@@ -48,12 +52,16 @@ def show(plan: DrainPlan, now_ms: int, console: Console, maintenance: Maintenanc
         console.print(f"Left alone: {count(others, 'pod')} of other schedulers without GPUs, as of DaemonSets.")
 
 
+def _number(pods: Iterable[DrainedPod]) -> int:
+    return sum(pod.count for pod in pods)
+
+
 def _row(pod: DrainedPod, now_ms: int) -> tuple[str, ...]:
     left = start(Expected(pod.sure, pod.left_ms, ""), now_ms)
     lost = str(pod.lost_gpu_minutes) if pod.lost_gpu_minutes else "-"
     return (
         pod.node,
-        escape(pod.pod),
+        escape(f"{count(pod.count, 'pod')} {pod.pod}" if pod.count > 1 else pod.pod),
         escape(pod.queue) or "-",
         gpus(pod.gpus_milli),
         pod.what,

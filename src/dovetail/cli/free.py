@@ -75,5 +75,4 @@ def _asked(source: ClusterSource, shape: ShapeView | None, beside: Beside) -> Fr
     query = {"cpuMilli": str(beside.cpu_milli), "memoryBytes": str(beside.memory_bytes)}
     if shape is None:
         return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query), Free)
-    text = f"{shape.pods}x{shape.gpus}" + (f"x{shape.model}" if shape.model else "")
-    return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query | {"shape": text}), ShapeAnswer)
+    return source.ask(ViewRequest(CAPACITIES, source.namespace, query=query | {"shape": shape.text}), ShapeAnswer)

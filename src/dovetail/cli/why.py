@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
@@ -67,15 +68,16 @@ def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, w
 
 def ask_why(source: ClusterSource, asked: WhyQuestion) -> Explanation | None:
     """The answer of the running scheduler."""
-    from dovetail.kube.objects.views import EXPLANATIONS
+    from dovetail.kube.objects.views import EXPLANATIONS, LEASE_EXPLANATIONS
     from dovetail.kube.reading.views import ViewRequest
     from dovetail.views.explanation import Explanation
 
-    if asked.kind not in ("", _POD, _JOB):
-        return None
     named, _, name = asked.key.partition("/")
+    leased = ViewRequest(LEASE_EXPLANATIONS, named, body=msgspec.json.encode(asked))
+    if asked.kind in (REQUEST, LEASE):
+        return source.ask(leased, Explanation)
     query = {"kind": asked.kind} if asked.kind else {"queue": asked.queue}
-    return source.ask(ViewRequest(EXPLANATIONS, named, name, query), Explanation)
+    return source.ask(ViewRequest(EXPLANATIONS, named, name, query, instead=leased), Explanation)
 
 
 def _print(answers: Sequence[AnyWhy], now_ms: int, output: str) -> None:

@@ -28,19 +28,20 @@ from dovetail.core.workloads.index import complete
 from dovetail.views.forecast_types import ForecastPlace
 from dovetail.views.jobs import JobNotFound, JobView, find_jobs, name_of, not_waiting
 from dovetail.views.probe import Beside, Probe
-from dovetail.views.shape import ShapeView, models_of
+from dovetail.views.shape import ShapeView, models_of, parse
 
 _MILLI_MS_PER_MINUTE = 60_000_000
 
 
 class PodMove(Struct, frozen=True):
     """A move. `gpus` are the indices of the GPUs that are free for the pod on `target` by then; empty if they are not
-    known."""
+    known. `count` is more than 1 of pods that are shown as one."""
 
     pod: str
     source: str
     target: str
     gpus: tuple[int, ...]
+    count: int = 1
 
 
 class MoveStepView(Struct, frozen=True):
@@ -66,6 +67,21 @@ class Defrag(Struct, frozen=True):
     why: str
     proven: bool
     notes: tuple[str, ...]
+
+
+class DefragQuestion(Struct, frozen=True, rename="camel"):
+    """What room is asked for: for the `job` NAMESPACE/NAME, or for a `shape` such as 4x8xH100 with CPU and memory."""
+
+    job: str = ""
+    shape: str = ""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+    def answer(self, state: State) -> Defrag:
+        """The plan; the state is changed. Raises JobNotFound and ShapeError."""
+        if self.job:
+            return for_job(state, self.job)
+        return for_shape(state, parse(self.shape), Beside(self.cpu_milli, self.memory_bytes))
 
 
 def for_job(state: State, key: str) -> Defrag:

@@ -19,7 +19,7 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cycle import enter
 from dovetail.core.events import NodeChanged
-from dovetail.core.model import Maintenance, Pod
+from dovetail.core.model import DrainMode, Maintenance, Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
@@ -44,7 +44,7 @@ class UnknownNode(ValueError):
 class DrainedPod(Struct, frozen=True):
     """A pod that runs on a node to be drained, or belongs to a gang that has to leave one as a whole. `what` happens:
     it ends, moves, is evicted or stays, and `left_ms` is when it has left (0: not known), by `basis`.
-    `lost_gpu_minutes` is the work that it loses, rounded up."""
+    `lost_gpu_minutes` is the work that it loses, rounded up. `count` is more than 1 of pods that are shown as one."""
 
     pod: str
     job: str
@@ -56,6 +56,7 @@ class DrainedPod(Struct, frozen=True):
     sure: Sure
     basis: str
     lost_gpu_minutes: int
+    count: int = 1
 
 
 class DrainedNode(Struct, frozen=True):
@@ -73,13 +74,25 @@ class DrainedNode(Struct, frozen=True):
 
 class DrainPlan(Struct, frozen=True):
     """The nodes, and pods on other nodes that leave with them. `jobs` and `queues` are those of all these pods; pods of
-    one controller are one job."""
+    one controller are one job. `other_jobs` is the number of jobs that are left out, as the asker may not see them."""
 
     nodes: tuple[DrainedNode, ...]
     elsewhere: tuple[DrainedPod, ...]
     jobs: tuple[str, ...]
     queues: tuple[str, ...]
     lost_gpu_minutes: int
+    other_jobs: int = 0
+
+
+class DrainQuestion(Struct, frozen=True, rename="camel"):
+    """These nodes have to be empty at `start_ms`, 0 for now; `mode` is what happens to their pods."""
+
+    nodes: tuple[str, ...]
+    mode: DrainMode = "WaitForJobs"
+    start_ms: int = 0
+
+    def maintenance(self, now_ms: int) -> Maintenance:
+        return Maintenance(self.mode, now_ms, self.start_ms)
 
 
 def drain_plan(state: State, names: Sequence[str], maintenance: Maintenance, now_ms: int) -> DrainPlan:

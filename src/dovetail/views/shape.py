@@ -43,6 +43,11 @@ class ShapeView(Struct, frozen=True):
     pods: int = 1
     model: str = ""
 
+    @property
+    def text(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.pods}x{self.gpus}" + (f"x{self.model}" if self.model else "")
+
 
 class ShapeLevel(Struct, frozen=True):
     """The largest gang inside one domain, `name`, of a fabric `level` ("": anywhere): its number of `pods`, and their

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,12 +21,16 @@ from dovetail.kube.api.resources import Resource
 from dovetail.kube.manifests.documents import ManifestError
 from dovetail.kube.objects.views import (
     CAPACITIES,
+    DEFRAG_PLANS,
+    DRAIN_PLANS,
     EXPLANATIONS,
     JOB_LISTS,
     JOB_RANKS,
+    LEASE_EXPLANATIONS,
     LEASE_LISTS,
     NODE_HOLDERS,
     NODE_LISTS,
+    PREDICTIONS,
     QUEUE_SHARES,
     VIEWS,
     VIEWS_GROUP,
@@ -37,7 +42,9 @@ from dovetail.kube.objects.views import (
 )
 from dovetail.kube.translate.reported import ReportedObjects
 from dovetail.views.amounts import AmountError
-from dovetail.views.explanation import WhyQuestion, explain_name
+from dovetail.views.defrag import DefragQuestion
+from dovetail.views.drain import DrainQuestion, UnknownNode, drain_plan
+from dovetail.views.explanation import KINDS, WhyQuestion, explain_name
 from dovetail.views.free import free
 from dovetail.views.job_list import JobFilter, jobs_of
 from dovetail.views.job_states import DONE, STATES
@@ -52,9 +59,10 @@ from dovetail.views.queue_shares import share
 from dovetail.views.rank import rank
 from dovetail.views.shape import ShapeError, largest, parse
 from dovetail.views.whatif import ChangeError, whatif
-from dovetail.views.whatif_changes import NotPermitted, WhatIfQuestion, hypothesis_of
+from dovetail.views.whatif_changes import MOST_NODES, NotPermitted, WhatIfQuestion, hypothesis_of
 from dovetail.viewserver.redaction import Redaction
 
+T = TypeVar("T")
 LOOK_AHEAD_S = 30.0
 """The longest look-ahead of one state. Beyond it no starts are known."""
 _MOST_AMOUNT = 2**50
@@ -182,10 +190,10 @@ class ViewAnswers:
         return all_leases(self._state, objects, self._now_ms, of)
 
     def whatif(self, question: Question, query: Mapping[str, str]) -> object:
+        change = self._asked(question, WhatIfQuestion).change
         try:
-            change = decode_json(question.body, WhatIfQuestion).change
             hypothesis = hypothesis_of(self._state, change, self._now_ms, question.namespace)
-        except (JsonError, ChangeError, AmountError, ManifestError) as error:
+        except (ChangeError, AmountError, ManifestError) as error:
             raise BadQuestion(400, self._shown(question.namespace, str(error))) from error
         except NotPermitted as error:
             raise BadQuestion(403, str(error)) from error
@@ -193,6 +201,45 @@ class ViewAnswers:
             return whatif(self._state, hypothesis, self._now_ms, self._watch)
         except _TooLong as error:
             raise BadQuestion(503, f"the look-ahead takes longer than {self._look_ahead_s:g} s") from error
+
+    def drain(self, question: Question, query: Mapping[str, str]) -> object:
+        asked = self._asked(question, DrainQuestion)
+        if 0 < asked.start_ms <= self._now_ms or len(asked.nodes) > MOST_NODES:
+            raise BadQuestion(400, f"startMs must be 0 or later than now, and nodes at most {MOST_NODES}")
+        try:
+            return drain_plan(self._state, asked.nodes, asked.maintenance(self._now_ms), self._now_ms)
+        except UnknownNode as error:
+            raise BadQuestion(404, str(error)) from error
+
+    def defrag(self, question: Question, query: Mapping[str, str]) -> object:
+        asked = self._asked(question, DefragQuestion)
+        if asked.job:
+            self._check_own(question, asked.job)
+        try:
+            return asked.answer(restore(self._state.policy, self._outlook.checkpoint))
+        except ShapeError as error:
+            raise BadQuestion(400, str(error)) from error
+
+    def leased(self, question: Question, query: Mapping[str, str]) -> object:
+        asked = self._asked(question, WhyQuestion)
+        if asked.kind not in KINDS:
+            raise BadQuestion(400, f"kind must be one of {', '.join(filter(None, KINDS))}")
+        self._check_own(question, asked.key)
+        self._look_ahead()
+        return explain_name(self._outlook, asked, self._ours, self._objects.leases)
+
+    def _asked(self, question: Question, kind: type[T]) -> T:
+        """The body of a question. Raises BadQuestion."""
+        try:
+            return decode_json(question.body, kind)
+        except JsonError as error:
+            raise BadQuestion(400, self._shown(question.namespace, str(error))) from error
+
+    def _check_own(self, question: Question, key: str) -> None:
+        """Raises BadQuestion for NAMESPACE/NAME of another namespace than that of the question."""
+        namespace, _, name = key.partition("/")
+        if not name or question.namespace not in ("", namespace):
+            raise BadQuestion(403, f"only NAMESPACE/NAME of namespace {question.namespace or 'NAMESPACE'} is answered")
 
     def _shown(self, namespace: str, text: str) -> str:
         return self._redaction(namespace).text(text) if namespace else text
@@ -236,7 +283,7 @@ def _amount(query: Mapping[str, str], name: str) -> int:
 RESOURCES: dict[str, Resource] = {one.plural: one for one in VIEWS}
 NAMED = frozenset({EXPLANATIONS.plural, JOB_RANKS.plural})
 """Resources with one answer for each object."""
-POSTED = frozenset({WHAT_IFS.plural})
+POSTED = frozenset(one.plural for one in PREDICTIONS)
 """Resources whose question is the body of a POST. Each is worked out by a process of its own."""
 _OF_ALL = frozenset(
     {WAITING_JOBS.plural, QUEUE_SHARES.plural, CAPACITIES.plural, NODE_LISTS.plural, NODE_HOLDERS.plural}
@@ -252,7 +299,7 @@ QUERIES: dict[str, frozenset[str]] = {
     NODE_LISTS.plural: frozenset({"name", "unhealthy"}),
     NODE_HOLDERS.plural: frozenset({"node"}),
     LEASE_LISTS.plural: frozenset({"of"}),
-    WHAT_IFS.plural: frozenset(),
+    **{one.plural: frozenset() for one in PREDICTIONS},
 }
 """By resource what a question can have."""
 API = ServedApi(VIEWS_GROUP, VIEWS_VERSION, RESOURCES, QUERIES, NAMED, POSTED)
@@ -267,4 +314,7 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     NODE_HOLDERS.plural: ViewAnswers.holders,
     LEASE_LISTS.plural: ViewAnswers.leases,
     WHAT_IFS.plural: ViewAnswers.whatif,
+    DRAIN_PLANS.plural: ViewAnswers.drain,
+    DEFRAG_PLANS.plural: ViewAnswers.defrag,
+    LEASE_EXPLANATIONS.plural: ViewAnswers.leased,
 }

@@ -21,7 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.quantities import QuantityError, amount, display
+from dovetail.core.reasons import Sure
 from dovetail.core.state import State
+from dovetail.views.defrag import Defrag, PodMove
+from dovetail.views.drain import DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.holders import DeviceHolder
 from dovetail.views.node_holders import NodeHolder
@@ -162,6 +165,51 @@ def _node_holders(holders: Iterable[NodeHolder], redaction: Redaction) -> Iterab
         yield replace(others, gpus=None if others.gpus is None else tuple(sorted(others.gpus)))
 
 
+def _drain(answer: DrainPlan, redaction: Redaction) -> DrainPlan:
+    jobs = tuple(one for one in answer.jobs if not redaction.hides(one))
+    return replace(answer, jobs=jobs, other_jobs=len(answer.jobs) - len(jobs))
+
+
+def _drained(pods: Iterable[DrainedPod], redaction: Redaction) -> Iterable[DrainedPod]:
+    """Own pods as they are, those of others as one row for each node, queue and what happens to them."""
+    totals: dict[tuple[str, str, str], DrainedPod] = {}
+    for one in pods:
+        if not redaction.hides(one.pod):
+            yield one
+            continue
+        before = totals.get(key := (one.node, redaction.text(one.queue), one.what))
+        if before is not None:
+            known = one.left_ms and before.left_ms
+            one = replace(
+                one, left_ms=max(one.left_ms, before.left_ms) if known else 0, sure=_least_sure(one.sure, before.sure),
+                gpus_milli=one.gpus_milli + before.gpus_milli,
+                lost_gpu_minutes=one.lost_gpu_minutes + before.lost_gpu_minutes, count=one.count + before.count,
+            )  # fmt: skip
+        totals[key] = replace(one, pod=ELSEWHERE, job=ELSEWHERE, basis="")
+    yield from totals.values()
+
+
+def _least_sure(*sure: Sure) -> Sure:
+    return max(sure, key=list(Sure).index)
+
+
+def _defrag(answer: Defrag, redaction: Redaction) -> Defrag:
+    return replace(answer, notes=tuple(dict.fromkeys(map(redaction.text, answer.notes))))
+
+
+def _moves(moves: Iterable[PodMove], redaction: Redaction) -> Iterable[PodMove]:
+    """Own pods as they are, those of others as one row for each two nodes."""
+    totals: dict[tuple[str, str], PodMove] = {}
+    for one in moves:
+        if not redaction.hides(one.pod):
+            yield one
+            continue
+        before = totals.get(key := (one.source, one.target))
+        count, gpus = (before.count, before.gpus) if before is not None else (0, ())
+        totals[key] = replace(one, pod=ELSEWHERE, count=count + one.count, gpus=tuple(sorted((*gpus, *one.gpus))))
+    yield from totals.values()
+
+
 def _whatif(answer: WhatIf, redaction: Redaction) -> WhatIf:
     jobs = tuple(one for one in answer.jobs if not redaction.hides(one.job))
     notes = tuple(dict.fromkeys(map(redaction.text, answer.notes)))
@@ -202,11 +250,15 @@ _TOTALS: dict[type, Callable[[Any, Redaction], Any]] = {
     QueueShare: _share,
     NodeHealthView: _node,
     WhatIf: _whatif,
+    Defrag: _defrag,
+    DrainPlan: _drain,
 }
 """By answer, what becomes of rows about jobs and users of others."""
 _SUMS: dict[type, Callable[[Any, Redaction], Iterable[Any]]] = {
     DeviceHolder: _summed,
     NodeHolder: _node_holders,
     ForecastVictim: _victims,
+    DrainedPod: _drained,
+    PodMove: _moves,
 }
 """By row, what becomes of those of others."""

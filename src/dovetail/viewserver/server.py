@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API views.dovetail.dev: what each of its questions is asked of. For the bounds of what-ifs see `whatifs`."""
+"""The API views.dovetail.dev: what each of its questions is asked of. For the bounds of predictions see `whatifs`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers what a change would do: each by a process of its own, forked from the copy of the scheduler's state, one at a
-time (`aggregated.turns`). The process ends after its answer; its time and its memory are bounded (`generation`)."""
+"""Answers predictions, which take long: what a change would do, when drained nodes are empty, which moves make room,
+what a request for a lease could have. Each by a process of its own, forked from the copy of the scheduler's state, one
+at a time (`aggregated.turns`). The process ends after its answer; its time and its memory are bounded (`generation`)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class WhatIfs:
     def __init__(self, following: Following, ours: str) -> None:
         self._following = following
         self._ours = ours
-        self._turns = Turns("what-if", A_MINUTE, MOST_WAITING)
+        self._turns = Turns("prediction", A_MINUTE, MOST_WAITING)
 
     async def ask(self, user: str, question: Question) -> Reply:
         """The answer for a user. Raises BadQuestion."""
@@ -44,6 +45,6 @@ class WhatIfs:
             await process.prepared(time_s)
             return await process.ask(question, time_s)
         except ProcessEnded as error:
-            raise BadQuestion(503, "the process ended before it answered: the change may be too large") from error
+            raise BadQuestion(503, "the process ended before it answered: the question may be too large") from error
         finally:
             process.end()

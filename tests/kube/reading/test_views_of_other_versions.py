@@ -10,9 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.objects.views import JOB_LISTS, NODE_LISTS, VIEWS, VIEWS_GROUP, WHAT_IFS
+from dovetail.kube.objects.views import (
+    EXPLANATIONS,
+    JOB_LISTS,
+    LEASE_EXPLANATIONS,
+    NODE_LISTS,
+    VIEWS,
+    VIEWS_GROUP,
+    WHAT_IFS,
+)
 from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, OlderScheduler, ViewRequest, read_view
 from tests.patience import PATIENCE_S
 
@@ -98,6 +107,37 @@ async def test_what_may_not_be_asked_about_is_the_scheduler_s_word() -> None:
     async with served(lambda _: refusal(403, "only pods of namespace ml can be submitted")) as config:
         with pytest.raises(NoSuchObject, match="only pods of namespace ml"):
             await read_view(config, ViewRequest(WHAT_IFS, "ml", body=b"{}"))
+
+
+async def test_a_parameter_that_an_older_scheduler_does_not_know_is_a_sign_of_age() -> None:
+    def answer(request: web.Request) -> web.Response:
+        return (
+            listed(OLD) if request.path == PATH else refusal(400, "explanations: 'kind' is no parameter, or its value")
+        )
+
+    async with served(answer) as config:
+        with pytest.raises(OlderScheduler, match="is older than this command: explanations: 'kind' is no parameter"):
+            await read_view(config, ViewRequest(EXPLANATIONS, "ml", "x", {"kind": "pod"}))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_name_of_another_kind_is_asked_for_as_that(whole: bool) -> None:
+    """With all rights, and with those to one namespace."""
+
+    def answer(request: web.Request) -> web.Response:
+        if "/namespaces/" not in request.path and not whole:
+            return refusal(403, "alice cannot", "explanations")
+        if request.method == "GET":
+            return refusal(422, "ml/x is a LeaseRequest")
+        return web.json_response({"apiVersion": "views.dovetail.dev/v1alpha1", "answer": {"path": request.path}})
+
+    asked = ViewRequest(EXPLANATIONS, "ml", "x", instead=ViewRequest(LEASE_EXPLANATIONS, "ml", body=b"{}"))
+    async with served(answer) as config:
+        found = await read_view(config, asked)
+        namespace = "" if whole else "/namespaces/ml"
+        assert msgspec.json.decode(found.answer) == {"path": f"{PATH}{namespace}/leaseexplanations"}
+        with pytest.raises(NoView, match="is a LeaseRequest"):
+            await read_view(config, replace(asked, instead=None))
 
 
 async def test_roles_of_an_older_installation_are_named() -> None:

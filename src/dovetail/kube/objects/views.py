@@ -20,7 +20,11 @@ NODE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodelists", True, "NodeLists"
 NODE_HOLDERS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodeholders", True, "NodeHolders")
 LEASE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaselists", True, "LeaseLists")
 WHAT_IFS = Resource(VIEWS_GROUP, VIEWS_VERSION, "whatifs", True, "WhatIf")
-"""Its question is the body of a POST, of MOST_BODY_BYTES. Nothing is created."""
+DRAIN_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "drainplans", True, "DrainPlan")
+DEFRAG_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "defragplans", True, "DefragPlan")
+LEASE_EXPLANATIONS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaseexplanations", True, "LeaseExplanation")
+PREDICTIONS = (WHAT_IFS, DRAIN_PLANS, DEFRAG_PLANS, LEASE_EXPLANATIONS)
+"""What takes long. Their question is the body of a POST, of MOST_BODY_BYTES. Nothing is created."""
 LONGEST_VALUE = 1024
 """Of a parameter."""
 MOST_BODY_BYTES = 2 << 20
@@ -28,7 +32,7 @@ NO_PARAMETER = "is no parameter"
 """In the answer of a scheduler that does not know a parameter, as it is older than the command."""
 VIEWS = (
     EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS, NODE_LISTS, NODE_HOLDERS, LEASE_LISTS,
-    WHAT_IFS,
+    *PREDICTIONS,
 )  # fmt: skip
 """What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""
 COMMANDS = {
@@ -41,6 +45,9 @@ COMMANDS = {
     NODE_LISTS.plural: "nodes",
     LEASE_LISTS.plural: "leases",
     WHAT_IFS.plural: "whatif",
+    DRAIN_PLANS.plural: "drain --dry-run",
+    DEFRAG_PLANS.plural: "defrag",
+    LEASE_EXPLANATIONS.plural: "why of requests and leases",
     NODE_HOLDERS.plural: "the nodes of watch",
 }
 """What shows each view, as users call it."""

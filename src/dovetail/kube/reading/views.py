@@ -43,13 +43,15 @@ _ANSWERERS = {
     HISTORY_GROUP: _Answerer("collector", HISTORY_COMMANDS, _LONG),
 }
 _ASKED_WRONGLY = (400, 403, 404, 413)
+_OF_ANOTHER_KIND = 422
 _TOO_OLD = (404, 405, 501)
 """How an older scheduler answers what it does not know."""
 
 
 class ViewRequest(Struct, frozen=True):
     """A view of `resource`, of the object `name` where it has objects, for a user that may see the `namespace`. A
-    question with a `body` is sent as JSON. `alone`: as a user of that namespace sees it, whatever the asker may see."""
+    question with a `body` is sent as JSON. `alone`: as a user of that namespace sees it, whatever the asker may see.
+    `instead` is asked where the answer is that its object is another kind of thing."""
 
     resource: Resource
     namespace: str
@@ -57,6 +59,7 @@ class ViewRequest(Struct, frozen=True):
     query: Mapping[str, str] = {}
     body: bytes = b""
     alone: bool = False
+    instead: ViewRequest | None = None
 
 
 class NoView(Exception):
@@ -75,6 +78,10 @@ class NoSuchObject(Exception):
     """The answer is that there is no such thing, or that it cannot be asked so; the message is the server's."""
 
 
+class _OfAnotherKind(Exception):
+    """What is named is answered by another view."""
+
+
 class _Listed(Struct):
     name: str = ""
 
@@ -88,6 +95,15 @@ async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument
     either."""
     if len(request.body) > MOST_BODY_BYTES:
         raise NoView(f"the question is longer than the {MOST_BODY_BYTES >> 20} MiB that the scheduler reads")
+    try:
+        return await _read_either(config, request)
+    except _OfAnotherKind:
+        assert request.instead is not None
+        return await _read_either(config, request.instead)
+
+
+async def _read_either(config: ClusterConfig, request: ViewRequest) -> ViewDocument:
+    """The answer with all names; where that is forbidden the one for the namespace."""
     async with Client(config, user_agent="dovetail") as client:
         if not request.alone:
             try:
@@ -120,6 +136,8 @@ async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDoc
         if error.reason == NotConnected.__name__:
             raise
         if error.details.kind == group:
+            if error.status == _OF_ANOTHER_KIND and request.instead is not None:
+                raise _OfAnotherKind from error
             if error.status in _TOO_OLD or NO_PARAMETER in error.message:
                 await _check_age(client, request.resource, error)
             if error.status in _ASKED_WRONGLY:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the running scheduler answers to a command is what the command works out of the same cluster by itself; and a
+user of one namespace reads no name of others in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from dovetail.cli import cli
+from tests.cli.viewed import answered_from
+from tests.views.agents import AT, CLUSTER, NOW, lease, pod, request
+
+COMMANDS = (
+    "why leaserequest/bob/many", "why lreq/train -n bob", "why gpulease/ada/train", "why bob/many", "why ada/same",
+    "why ada/same -o json", "why pod/ada/same", "why leaserequest/ada/same", "why leaserequest/ada/none",
+    "why gl/ada/none", "why ada/worker", "why queue/agents", "why queue/none",
+    "drain n1 --dry-run", "drain n1 n2 --evict --dry-run", "drain n1 --dry-run -o json", "drain n3 --dry-run",
+    "defrag ada/same", "defrag ada/none", "defrag --shape 4", "defrag --shape 8", "defrag --shape 8xZ9",
+    "defrag --shape 4 -o json", "priority bob/many",
+)  # fmt: skip
+OTHERS = ("bob", "cy", "default/job")
+OF_ADA = [one for one in COMMANDS if "bob" not in one and "priority" not in one]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
+    same = (pod("ada", "same", 1), request("ada", "same"), lease("ada", "same", "n2", (7,)))
+    busy = (pod("cy", "runs", 2, "n2", devices="3,4"), pod("bob", "runs", 1, "n2", devices="5"))
+    for one in busy:
+        del one["metadata"]["annotations"]["dovetail.dev/bound"]
+    path.write_text(yaml.safe_dump_all((*CLUSTER, *same, *busy)))
+    return path
+
+
+def run(command: str, *options: str) -> tuple[int, str, str]:
+    found = CliRunner().invoke(cli, [*command.split(), *options], env={"COLUMNS": "200"})
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
+    return found.exit_code, found.stdout, found.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_answer(command: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_itself = run(command, "-f", str(file), "--at", AT)
+    config = answered_from(file, NOW, monkeypatch, tmp_path, whole=True)
+    assert run(command, "--kubeconfig", str(config)) == by_itself
+    assert by_itself[1] or by_itself[2]
+
+
+@pytest.mark.parametrize("command", OF_ADA)
+def test_no_name_of_others(command: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = answered_from(file, NOW, monkeypatch, tmp_path, whole=False)
+    namespace = () if "ada/" in command else ("-n", "ada")
+    if not command.startswith(("why", "defrag")):
+        namespace = ()
+        config.write_text(config.read_text().replace("namespace: default", "namespace: ada"))
+    code, stdout, stderr = run(command, "--kubeconfig", str(config), *namespace)
+    assert code in (0, 1) and not any(f"{name}/" in stdout + stderr for name in OTHERS), stdout + stderr
