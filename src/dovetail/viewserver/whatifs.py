@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers predictions, which take long: what a change would do, when drained nodes are empty, which moves make room,
 what a request for a lease could have. Each by a process of its own, forked from the copy of the scheduler's state, one
-at a time (`aggregated.turns`). The process ends after its answer; its time and its memory are bounded (`generation`)."""
+at a time (`aggregated.turns`). The process ends after its answer; its time and memory are bounded (`generation`)."""
 
 from __future__ import annotations
 

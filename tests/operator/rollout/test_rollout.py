@@ -10,9 +10,10 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.kube.objects.stack import Canary, UpgradeSpec
+from dovetail.kube.objects.stack import Canary, GPUStack, UpgradeSpec
 from dovetail.operator.budgets import FleetNode, most
 from dovetail.operator.rollout.record import RolloutPhase, RolloutRecord
+from dovetail.operator.rollout.report import rollout_status
 from dovetail.operator.rollout.rollout import (
     SETTLE_MS,
     DeletePod,
@@ -135,11 +136,36 @@ def test_nothing_to_change_is_done_and_good_at_once() -> None:
     assert (rolled.record.phase, rolled.record.good, rolled.last) == (RolloutPhase.DONE, True, ())
 
 
+def test_a_first_revision_is_done_when_its_pods_are_ready_and_stays_so() -> None:
+    rolled = fleet(2)
+    rolled.want = 1
+    machines = list(rolled.machines.values())
+
+    def seen() -> tuple[RolloutPhase, int]:
+        nodes = {name: rolled.node(name) for name in rolled.machines}
+        found = advance(rolled.record, nodes, RolloutPlan(UPGRADE, frozenset({AGENT})), rolled.now_ms)
+        rolled.record = found.record
+        return found.record.phase, rollout_status(GPUStack(), found, "r", None, len(nodes)).updated
+
+    for one in machines:
+        one.versions.clear()
+    assert seen() == (RolloutPhase.ROLLING, 0), "no DaemonSet has made a pod yet"
+    for one in machines:
+        one.versions[AGENT], one.ready_ms = 1, 0
+    assert seen() == (RolloutPhase.ROLLING, 0), "they are not ready"
+    machines[0].ready_ms = rolled.now_ms
+    assert seen() == (RolloutPhase.ROLLING, 1)
+    machines[1].ready_ms = rolled.now_ms
+    assert seen() == (RolloutPhase.DONE, 2)
+    machines[0].ready_ms = 0
+    assert seen() == (RolloutPhase.DONE, 2), "a pod that starts again is no rollout"
+
+
 def test_a_first_revision_is_good_when_it_was_seen_working_and_not_when_it_was_only_brought_to_all_nodes() -> None:
     rolled = fleet(4)
     rolled.want, rolled.broken = 1, dict.fromkeys(rolled.machines, 1)
     rolled.live(HOUR_MS)
-    assert (rolled.record.phase, rolled.record.good) == (RolloutPhase.DONE, False)
+    assert (rolled.record.phase, rolled.record.good) == (RolloutPhase.ROLLING, False)
     for name in ("n0", "n1"):
         rolled.step()
         assert not rolled.record.good

@@ -205,7 +205,7 @@ class Rollouts(StackPart):
             await self._revisions.write(stack, replace(present, record=found.record))
         shown = self._pass
         self._pass = found
-        if shown is None or (shown.record, shown.left) != (found.record, found.left):
+        if shown is None or (shown.record, shown.left, shown.starting) != (found.record, found.left, found.starting):
             self._changed()
         for action in found.actions:
             await self._acts.act(stack, present.id, action)

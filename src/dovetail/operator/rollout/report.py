@@ -25,7 +25,7 @@ def rollout_status(
         reason=record.reason,
         started=datetime.fromtimestamp(record.started_ms // 1000, UTC),
         total=total,
-        updated=total - found.left - len(record.nodes),
+        updated=total - found.left - found.starting - len(record.nodes),
         failed=tuple(sorted({*record.failed, *record.lost})),
         working=tuple(sorted(record.nodes)),
     )

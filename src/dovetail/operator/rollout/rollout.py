@@ -13,6 +13,8 @@ Rules
   maintenance where it was.
 - While it is paused no further node is chosen; those that are worked on are finished.
 - Nodes whose kubelet does not answer, and those on which a takeover is under way, are left for later.
+- It is done when no node is left to change and all pods of the wanted templates are ready, also those that replaced
+  none: at a first installation the DaemonSets make all of them.
 - A revision is good, and may be gone back to, once it was seen working on at least half of the nodes.
 - All that is done may be repeated: the actions follow from the state that was written down and from the facts.
 """
@@ -111,12 +113,14 @@ RolloutAction = Maintain | EndMaintenance | DeletePod | SetLayout
 
 class RolloutPass(Struct, frozen=True):
     """The record, to be written first if it has changed; then the actions. `left` is how many nodes still have to be
-    changed, `again_ms` when the next pass is due although nothing changes (None: never)."""
+    changed, `starting` on how many others not all pods are ready yet, `again_ms` when the next pass is due although
+    nothing changes (None: never)."""
 
     record: RolloutRecord
     actions: tuple[RolloutAction, ...]
     left: int
     again_ms: int | None
+    starting: int = 0
 
 
 def advance(
@@ -143,7 +147,7 @@ def advance(
     record = _chosen(record, waiting, nodes, plan, now_ms)
     left = len([node for node in waiting if node.fleet.name not in record.nodes])
     again_ms = _again_ms(record, nodes, left, plan, now_ms)
-    return RolloutPass(record, tuple(_actions(record, nodes)), left, again_ms)
+    return RolloutPass(record, tuple(_actions(record, nodes)), left, again_ms, len(_starting(record, nodes, plan)))
 
 
 def _abandoned(record: RolloutRecord) -> tuple[str, ...]:
@@ -238,8 +242,21 @@ def _phase(
     if record.phase in (RolloutPhase.ROLLING, RolloutPhase.DONE):
         over = not waiting and not record.nodes
         good = record.good or (over and _works(nodes, plan, now_ms))
-        return replace(record, phase=RolloutPhase.DONE if over else RolloutPhase.ROLLING, good=good)
+        done = over and not _starting(record, nodes, plan)
+        return replace(record, phase=RolloutPhase.DONE if done else RolloutPhase.ROLLING, good=good)
     return record
+
+
+def _starting(
+    record: RolloutRecord, nodes: Mapping[str, RolloutNode], plan: RolloutPlan
+) -> Sequence[RolloutNode]:  # fmt: skip
+    """The nodes that have nothing to replace, and whose pods of the wanted templates are not ready; all, where no node
+    has one yet. What is not ready later is no part of a rollout that is done."""
+    if record.phase is RolloutPhase.DONE:
+        return ()
+    there = [one for one in nodes.values() if one.reachable and not one.held and one.fleet.name not in record.nodes]
+    begun = not plan.sets or any(one.current or one.changes for one in nodes.values())
+    return [one for one in there if not one.changes and (not one.ready_ms if one.current else not begun)]
 
 
 def _works(nodes: Mapping[str, RolloutNode], plan: RolloutPlan, now_ms: int) -> bool:
@@ -318,4 +335,5 @@ def _again_ms(
         return now_ms + 30_000
     settled_ms = (node.ready_ms + SETTLE_MS for node in nodes.values() if _runs(node))
     later_ms = (at_ms for at_ms in settled_ms if at_ms > now_ms)
-    return None if record.good or record.phase is not RolloutPhase.DONE else min(later_ms, default=None)
+    at_rest = record.good or record.phase not in (RolloutPhase.ROLLING, RolloutPhase.DONE)
+    return None if at_rest else min(later_ms, default=None)
