@@ -283,11 +283,13 @@ def _commands_ask_the_scheduler(world: _World) -> None:
         ("leases",): "no control plane of a software agent",
         ("whatif", "drain", "view-node"): "(other-namespaces) has no controller",
         ("whatif", "submit", str(world.submitted)): "team-a/new", ("jobs",): "team-a/waits",
+        ("defrag", "team-a/waits"): "No moves", ("drain", "view-node", "--dry-run"): "of other namespaces in 1 queue",
+        ("why", "pod/team-a/waits"): "NoNodeFits",
     }  # fmt: skip
     for arguments, shown in asked.items():
         done = world.dovetail("alice", *arguments)
         # `queue`, `share` and `free` are for the namespace of the context, in which alice has no rights.
-        if arguments[0] in ("why", "priority"):
+        if arguments[0] in ("why", "priority", "defrag"):
             assert (done.returncode, shown in done.stdout, done.stderr) == (0, True, ""), (arguments, done)
             assert HIDDEN not in done.stdout
         else:
@@ -305,6 +307,8 @@ def _commands_ask_the_scheduler(world: _World) -> None:
         assert HIDDEN not in done.stdout
     misspelt = world.dovetail("alice", "why", "team-a/wait")
     assert misspelt.returncode == 1 and "did you mean team-a/waits" in misspelt.stderr
+    none = world.dovetail("alice", "why", "leaserequest/none")
+    assert (none.returncode, none.stderr) == (1, "Error: there is no leaserequest team-a/none\n"), none
     queue = world.dovetail("alice", "why", "queue/default")
     assert (queue.returncode, "Queue default" in queue.stdout, HIDDEN in queue.stdout) == (0, True, False), queue
 
