@@ -13,8 +13,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import GPU
@@ -25,6 +26,7 @@ from dovetail.core.preemption.relocation import Move
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete
+from dovetail.views.amounts import MOST_ASKED
 from dovetail.views.forecast_types import ForecastPlace
 from dovetail.views.jobs import JobNotFound, JobView, find_jobs, name_of, not_waiting
 from dovetail.views.probe import Beside, Probe
@@ -74,8 +76,8 @@ class DefragQuestion(Struct, frozen=True, rename="camel"):
 
     job: str = ""
     shape: str = ""
-    cpu_milli: int = 0
-    memory_bytes: int = 0
+    cpu_milli: Annotated[int, Meta(ge=0, le=MOST_ASKED)] = 0
+    memory_bytes: Annotated[int, Meta(ge=0, le=MOST_ASKED)] = 0
 
     def answer(self, state: State) -> Defrag:
         """The plan; the state is changed. Raises JobNotFound and ShapeError."""

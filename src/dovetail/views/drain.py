@@ -11,8 +11,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
@@ -23,6 +24,7 @@ from dovetail.core.model import DrainMode, Maintenance, Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
+from dovetail.views.amounts import MOST_ASKED
 from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import Forecast
 from dovetail.views.jobs import job_and_name, nearest
@@ -89,7 +91,7 @@ class DrainQuestion(Struct, frozen=True, rename="camel"):
 
     nodes: tuple[str, ...]
     mode: DrainMode = "WaitForJobs"
-    start_ms: int = 0
+    start_ms: Annotated[int, Meta(ge=0, le=MOST_ASKED)] = 0
 
     def maintenance(self, now_ms: int) -> Maintenance:
         return Maintenance(self.mode, now_ms, self.start_ms)

@@ -41,7 +41,7 @@ from dovetail.kube.objects.views import (
     ViewMeta,
 )
 from dovetail.kube.translate.reported import ReportedObjects
-from dovetail.views.amounts import AmountError
+from dovetail.views.amounts import MOST_ASKED, AmountError
 from dovetail.views.defrag import DefragQuestion
 from dovetail.views.drain import DrainQuestion, UnknownNode, drain_plan
 from dovetail.views.explanation import KINDS, WhyQuestion, explain_name
@@ -65,7 +65,6 @@ from dovetail.viewserver.redaction import Redaction
 T = TypeVar("T")
 LOOK_AHEAD_S = 30.0
 """The longest look-ahead of one state. Beyond it no starts are known."""
-_MOST_AMOUNT = 2**50
 _MOST_VIEWS = 32
 _STATES = ", ".join(STATES["all"])
 
@@ -275,8 +274,8 @@ def _key(question: Question) -> str:
 
 def _amount(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "0")
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MOST_AMOUNT):
-        raise BadQuestion(400, f"{name} must be a number up to {_MOST_AMOUNT}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MOST_ASKED):
+        raise BadQuestion(400, f"{name} must be a number up to {MOST_ASKED}")
     return int(text)
 
 
