@@ -123,6 +123,22 @@ async def installed(world: World, **spec: Any) -> None:
     await world.until(lambda: good(world))
 
 
+async def test_a_first_installation_is_done_when_the_agents_are_ready(fleet: World) -> None:
+    kubelets = fleet.playground.kubelets
+    kubelets.start_delay_s, delay_s = 1_000.0, kubelets.start_delay_s
+    async with operator(fleet):
+        fleet.stack(image={"repository": "dovetail", "tag": "1"}, upgrade=UPGRADE)
+        await fleet.until(all_have(fleet, "dovetail:1", "Rolling"))
+        await fleet.until(lambda: rollout(fleet)["updated"] == 0 and rollout(fleet)["total"] == 4)
+        await fleet.quiet()
+        assert rollout(fleet)["phase"] == "Rolling"
+        kubelets.start_delay_s = delay_s
+        # Those that take their place start soon.
+        for pod in fleet.playground.store.list("pods"):
+            fleet.playground.delete("pods", AGENTS, pod["metadata"]["name"])
+        await fleet.until(lambda: (rollout(fleet)["phase"], rollout(fleet)["updated"]) == ("Done", 4))
+
+
 async def test_a_new_agent_comes_to_one_node_after_the_other(fleet: World) -> None:
     async with operator(fleet):
         await installed(fleet)
