@@ -41,9 +41,15 @@ def write_answer_json(kind: str, answer: object) -> None:
 
 def versioned(kind: str, answer: object) -> object:
     """The answer with its version and kind in front; if it is a list each element has them."""
-    plain = msgspec.to_builtins(answer, builtin_types=(datetime,))
+    plain = msgspec.to_builtins(answer, builtin_types=(datetime,), enc_hook=_read)
     head = {"apiVersion": API_VERSION, "kind": kind}
     return [head | one for one in plain] if isinstance(answer, list | tuple) else head | plain
+
+
+def _read(raw: msgspec.Raw) -> object:
+    from dovetail.core.json_text import decode_json
+
+    return decode_json(raw, object)
 
 
 def write_json(document: object) -> None:
