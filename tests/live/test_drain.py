@@ -131,7 +131,8 @@ async def test_a_node_gets_empty_with_room_held_elsewhere_and_no_job_is_cut(
         await end(cluster, "sweep", "notebook")
         async with asyncio.timeout(PATIENCE_S):
             _, progress = await process.communicate()
-        shown = progress.decode().splitlines()
+        # The plane of all tests has the API of views, and nobody answers it here.
+        shown = [line for line in progress.decode().splitlines() if not line.startswith("note: ")]
         assert process.returncode == 0 and shown[0].startswith(f"{a}: in maintenance."), shown
         assert shown[1].startswith(f"{a}: 4 pods left: ") and shown[-1] == f"{a}: empty"
 
