@@ -65,8 +65,16 @@ PUBLIC_FIELDS = frozenset(
             "validValues",
             "capacity",
         ),
-        *("startTime", "creationTimestamp", "deletionTimestamp", "field", "completionMode", "startupPolicy"),
-        *("startupPolicyOrder", "launcherCreationPolicy"),
+        *(
+            "startTime",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "field",
+            "completionMode",
+            "startupPolicy",
+            "gpuHours",
+        ),
+        *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed"),
     }
 )
 """The fields that hold a value of a closed set, a quantity, a time, or a fact about hardware."""
