@@ -24,8 +24,7 @@ from dovetail.kube.reading import state as reading
 from dovetail.kube.reading import views
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
 from dovetail.kube.translate.reported import ReportedObjects, batch_of
-from dovetail.viewserver.answers import ViewAnswers
-from dovetail.viewserver.paths import VERSION, question_of
+from dovetail.viewserver.answers import API, ViewAnswers
 
 CONFIG = """
 apiVersion: v1
@@ -54,7 +53,7 @@ def answered_from(file: Path, now_ms: int, monkeypatch: pytest.MonkeyPatch, fold
     async def read_view(config: object, asked: ViewRequest) -> ViewDocument:
         name = f"{asked.namespace}:{asked.name}" if whole and asked.name else asked.name
         path = "/".join(filter(None, ("" if whole else f"namespaces/{asked.namespace}", asked.resource.plural, name)))
-        question = question_of(f"{VERSION}/{path}", asked.query.items(), "POST" if asked.body else "GET")
+        question = API.question_of(f"{API.path}/{path}", asked.query.items(), "POST" if asked.body else "GET")
         reply = answers.answer(replace(question, body=asked.body.decode()))
         if reply.status == 422 and asked.instead is not None:
             return await read_view(config, asked.instead)
