@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dovetail.cli import cli
 from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
 from dovetail.history.sqlite.store import SqliteStore
+from dovetail.playground import Fault
 from tests.cli.answers import answer as checked
+from tests.cli.clusters import CommandCluster, command_cluster
 from tests.terminal import environment
 
 START_MS = 500_000 * HOUR_MS
@@ -133,3 +139,92 @@ def test_without_idle_pods_or_prices(store: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["idle", "--store", str(tmp_path / "none.db")])
     assert result.exit_code == 1 and "none.db" in result.output
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[CommandCluster]:
+    namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("ml", "serving")]
+    with command_cluster(tmp_path, *namespaces) as found:
+        yield found
+
+
+def notes(cluster: CommandCluster) -> dict[str, Any]:
+    found = cluster.do(lambda: list(cluster.playground.store.collection("events").objects.values()))
+    return {one["involvedObject"]["name"]: one for one in found if one.get("reason") == "GPUsIdle"}
+
+
+def test_owners_are_notified_once_for_each_time_in_which_a_pod_is_idle(store: Path, cluster: CommandCluster) -> None:
+    arguments = ["idle", "--store", str(store), "--prices", str(store.parent / "prices.csv"), "--notify"]
+    result = cluster.run(*arguments, "-n", "ml")
+    assert result.exit_code == 0 and "3 events written." in result.stderr, result.output
+    assert notes(cluster).keys() == {"never-x", "part-x", "train-x"}
+    train = notes(cluster)["train-x"]
+    assert train["involvedObject"] == {
+        "apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "train-x", "uid": "uid-train",
+    }  # fmt: skip
+    assert train["message"].startswith("Its GPU is idle since 2027-01-15 12:00 UTC") and "24.00 USD" in train["message"]
+    assert "1 of its 2 GPUs is idle" in notes(cluster)["part-x"]["message"]
+    again = cluster.run(*arguments)
+    assert again.exit_code == 0 and "1 event written; 3 pods had theirs." in again.stderr
+    with closing(SqliteStore(store)) as writer:
+        later = [replace(one, used_until_ms=NOW_MS) for one in use("g0", "train", 4) if one.hour_ms == NOW_MS - HOUR_MS]
+        writer.write(
+            HistoryBatch(
+                NOW_MS + 2 * HOUR_MS,
+                use=[
+                    *later,
+                    *(UseHour("g0", "uid-train", NOW_MS + hour * HOUR_MS, HOUR_MS, 0, 0) for hour in range(2)),
+                ],
+            )
+        )
+    third = cluster.run(*arguments, "-n", "ml")
+    assert "1 event written" in third.stderr, third.output
+
+
+def test_an_event_that_is_refused_keeps_no_other_from_being_written(store: Path, cluster: CommandCluster) -> None:
+    cluster.do(
+        lambda: cluster.playground.faults.add(
+            Fault("answer", "POST", "events", status=403, message="no right to create", times=1)
+        )
+    )
+    (store.parent / "prices.csv").write_text(PRICES.replace("H100-SXM5", "L4"))
+    prices = "--prices", str(store.parent / "prices.csv"), "--no-list-prices"
+    result = cluster.run("idle", "--store", str(store), *prices, "--notify")
+    assert result.exit_code == 1 and "no event on ml/never-x" in result.stderr and "no right to create" in result.stderr
+    assert len(notes(cluster)) == 3
+    assert "which cost" not in notes(cluster)["train-x"]["message"]
+
+
+def hook(received: list[Any], answer: int) -> type[BaseHTTPRequestHandler]:
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(answer)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing is logged."""
+
+    return Hook
+
+
+@pytest.mark.parametrize(("answer", "code"), [(200, 0), (500, 1)])
+def test_the_list_is_sent_where_it_has_pods(store: Path, answer: int, code: int) -> None:
+    received: list[Any] = []
+    with HTTPServer(("127.0.0.1", 0), hook(received, answer)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+        try:
+            shown(store, "-q", "other", "--webhook", url)
+            assert received == []
+            text = shown(store, "--webhook", url, code=code)
+            assert ("refuses the list: 500" in text) == bool(code)
+            (sent,) = received
+            assert sent == json.loads(shown(store, "-o", "json")) and sent["kind"] == "IdleList"
+        finally:
+            server.shutdown()
+
+
+def test_an_address_that_is_none(store: Path) -> None:
+    assert "it has to begin with https://" in shown(store, "--webhook", "file:///etc/passwd", code=2)
+    assert "cannot be reached" in shown(store, "--webhook", "http://127.0.0.1:1/", code=1)

@@ -6,13 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from dovetail.cli.console import Console
 from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.idle_columns import IDLE
+from dovetail.cli.idle_notices import post, webhook_url, write_events
+from dovetail.cli.kubeconfig import config_of
 from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
 from dovetail.cli.names import complete_namespaces
+from dovetail.cli.output import versioned
 from dovetail.cli.price_options import book_of, price_options
 from dovetail.cli.quantities import DurationParam
 
@@ -33,15 +37,26 @@ if TYPE_CHECKING:
     "--exempt", metavar="NAMESPACE|KEY=VALUE", multiple=True,
     help="Leave out pods of this namespace, or with this label. May be repeated.",
 )  # fmt: skip
+@click.option(
+    "--notify", is_flag=True, help="Write an event on each of these pods, once for each time in which it is idle."
+)
+@click.option(
+    "--webhook",
+    metavar="URL",
+    callback=webhook_url,
+    help="Send the list, as -o json has it, there by POST if it has pods.",
+)
 @price_options
 @list_options(IDLE)
 def command(
     source: HistorySource, namespace: str | None, users: str, queue: str, least_s: float, exempt: tuple[str, ...],
-    prices: PriceSources, form: ListForm,
+    notify: bool, webhook: str | None, prices: PriceSources, form: ListForm,
 ) -> None:  # fmt: skip
     """Show which pods hold GPUs and do not use them: since when, what it has cost, and what to do.
 
     As of the end of the history. Asks the collector of the cluster, or reads a file with --store; no pod is changed.
+
+    Exit code 1: the history cannot be read, or an event or the list cannot be delivered.
     """
     from dovetail.cli.idle_report import notes
     from dovetail.cost.idle_pods import IdleList
@@ -56,8 +71,13 @@ def command(
     console = Console()
     if form.whole:
         write_answer(form, "IdleList", answer)
-        return
-    if answer.pods or not form.notes:
+    elif answer.pods or not form.notes:
         write_rows(form, IDLE, answer.pods, round(answer.now.timestamp() * 1000), console)
-    if form.notes:
+    if form.notes and not form.whole:
         notes(answer, console)
+    if not answer.pods:
+        return
+    if webhook is not None:
+        post(webhook, msgspec.json.encode(versioned("IdleList", answer)))
+    if notify:
+        write_events(source.config or config_of(None, None), answer)

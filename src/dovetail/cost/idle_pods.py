@@ -33,6 +33,7 @@ class IdleRow(Struct, frozen=True):
     measured."""
 
     pod: str
+    uid: str
     job: str
     kind: str
     user: str
@@ -105,7 +106,7 @@ def _row(one: IdlePod, spans: dict[str, GpuSpan], book: PriceBook, now_ms: int, 
         cost += price.micro * gpu.hold.milli * (now_ms - one.since_ms)
     pod = one.pod
     return IdleRow(
-        f"{pod.namespace}/{pod.name}", f"{pod.namespace}/{pod.job}", pod.kind, pod.user, pod.queue, pod.node,
+        f"{pod.namespace}/{pod.name}", pod.uid, f"{pod.namespace}/{pod.job}", pod.kind, pod.user, pod.queue, pod.node,
         one.held, len(one.unused), one.idle, _time(one.since_ms), one.at_least, any(gpu.ever for gpu in one.unused),
         one.amount // _MS_MILLI, cost // (_MS_MILLI * _HOUR_S) if cost is not None else None, one.coverage,
         next(action(one) for fits, action in _ACTIONS if fits(one)),
