@@ -27,6 +27,7 @@ from dovetail.agent.apis.serving import SocketError
 from dovetail.core.cluster import Cluster as Books
 from dovetail.recording.reader import find
 from dovetail.recording.replay import Player, Replay
+from tests.breadth import BREADTH
 from tests.node.cluster import GPU, Cluster, on_the_way, pods, registered, running
 from tools.node.gpus import real_devices
 from tools.node.node import Node
@@ -209,7 +210,7 @@ def coming(create: Callable[[int], object], count: int, every_s: float) -> Itera
         thread.join()
 
 
-@pytest.fixture(params=sorted(RESOURCES))
+@pytest.fixture(params=sorted(RESOURCES)[:BREADTH])
 def scene(request: pytest.FixtureRequest, real_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder: Path = tmp_path_factory.mktemp(f"books-{request.param}")
     with running(real_node, folder, folder.name) as cluster:

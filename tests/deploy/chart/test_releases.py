@@ -20,6 +20,7 @@ import yaml
 
 from dovetail import __version__
 from dovetail.operator.skew import RELEASE_ANNOTATION
+from tests.breadth import BREADTH
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
@@ -166,7 +167,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(plane)
 
 
-@pytest.fixture(params=["helm", "helm3"])
+@pytest.fixture(params=["helm", "helm3"][:BREADTH])
 def installer(
     cluster: Cluster, helm_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Helm]:  # fmt: skip
