@@ -51,7 +51,7 @@ async def test_all_parts_follow_nodes_by_one_watch(playground: Playground, monke
     monkeypatch.setattr(Client, "stream", counted)
     async with LeaderClient(ClusterConfig(server=playground.url)) as client:
         watches = SharedWatches(client)
-        assert len(parts(SharedByParts(client, watches, OwnedObjects(client, lambda: None), lambda: None))) == 5
+        assert len(parts(SharedByParts(client, watches, OwnedObjects(client, lambda: None), lambda: None))) == 6
         async with running(watches):
             # A kind that is not served is asked for once, too.
             await settled(*watches.reflectors)
