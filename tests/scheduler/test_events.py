@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from dovetail.agent.publish.pod_events import GPU_ERROR, UNREQUESTED
+from dovetail.jobs import notices
 from dovetail.scheduler.events import EventKind
 from tests.docs.pages import page
 
 
 def test_every_kind_of_event_is_in_the_reference() -> None:
     rows = page("docs/reference/events.md").section("Events").rows("reason")
-    of_agents = {(reason, "Checking", "Warning") for reason in (GPU_ERROR, UNREQUESTED)}
-    written = {tuple(kind.value) for kind in EventKind} | of_agents
+    of_others = {(reason, "Checking", "Warning") for reason in (GPU_ERROR, UNREQUESTED, notices.REASON)}
+    written = {tuple(kind.value) for kind in EventKind} | of_others
     assert {(row.code[0][0], row.code[1][0], row.cells[2]) for row in rows} == written
     assert len(rows) == len(written)
