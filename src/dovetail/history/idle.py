@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -127,15 +127,7 @@ def _unused(hold: GpuHold, pod: PodRecord, hours: Iterable[UseHour], begin_ms: i
     used_ms = max((hour.used_until_ms for hour in hours), default=0)
     ready_ms = (pod.started_ms or hold.start_ms) + rules.grace_ms
     since_ms = max(used_ms, hold.start_ms, ready_ms, begin_ms)
-    return UnusedGpu(hold, since_ms, bool(used_ms), sum(_measured_since(hours, since_ms)))
-
-
-def _measured_since(hours: Iterable[UseHour], since_ms: int) -> Iterator[int]:
-    """The time that was measured from then on: of the hour in which it lies, at most what is left of it."""
-    for hour in hours:
-        left_ms = hour.hour_ms + HOUR_MS - max(since_ms, hour.hour_ms)
-        if left_ms > 0:
-            yield min(hour.measured_ms, left_ms)
+    return UnusedGpu(hold, since_ms, bool(used_ms), sum(hour.measured_since(since_ms) for hour in hours))
 
 
 def _idle(pod: PodRecord, unused: list[UnusedGpu], held: int, now_ms: int, begin_ms: int) -> IdlePod:

@@ -132,6 +132,11 @@ class UseHour(Struct, frozen=True):
     used_until_ms: int = 0
     source: str = ""
 
+    def measured_since(self, since_ms: int) -> int:
+        """The time that was measured from then on: of the hour in which it lies, at most what is left of it."""
+        left_ms = self.hour_ms + HOUR_MS - max(since_ms, self.hour_ms)
+        return max(0, min(self.measured_ms, left_ms))
+
 
 class UseSum(Struct, frozen=True):
     """How a pod used its GPUs in a period, all hours and GPUs added up (see `UseHour`)."""

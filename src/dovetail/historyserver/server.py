@@ -6,7 +6,7 @@ Rules
   meanwhile: a reader of the file keeps no writer out.
 - This process never opens the file itself: SQLite must not be open where a process is forked.
 - On a path of a namespace the answer has the names of that namespace alone.
-- Prices are read anew for each question, so that a change of their files counts at once.
+- Prices are read again for each question, so that a change of their files counts at once.
 """
 
 from __future__ import annotations

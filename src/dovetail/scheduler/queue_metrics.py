@@ -7,7 +7,7 @@ deleted queue disappear.
 
 from __future__ import annotations
 
-from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, MODEL_PREFIX
+from dovetail.core.queues.types import CPU, GPU, GPU_HOUR, GPU_MEMORY, MODEL_PREFIX
 from dovetail.core.state import State
 from dovetail.scheduler import metrics
 
@@ -22,8 +22,6 @@ _GAUGES = (
     metrics.QUEUE_BUDGET,
     metrics.QUEUE_BUDGET_USED,
 )
-_GPU_HOUR = 1_000 * 3_600_000
-"""In milli-GPU times ms."""
 
 
 def measure(state: State) -> None:
@@ -40,8 +38,8 @@ def measure(state: State) -> None:
         metrics.QUEUE_USAGE_SHARE.labels(snapshot.name).set(snapshot.share_ppm / 1_000_000)
         metrics.QUEUE_PENDING.labels(snapshot.name).set(snapshot.pending_jobs)
         if snapshot.spending is not None:
-            metrics.QUEUE_BUDGET.labels(snapshot.name).set(snapshot.spending.budget.amount / _GPU_HOUR)
-            metrics.QUEUE_BUDGET_USED.labels(snapshot.name).set(snapshot.spending.used / _GPU_HOUR)
+            metrics.QUEUE_BUDGET.labels(snapshot.name).set(snapshot.spending.budget.amount / GPU_HOUR)
+            metrics.QUEUE_BUDGET_USED.labels(snapshot.name).set(snapshot.spending.used / GPU_HOUR)
     made_ms = [reservation.made_ms for reservation in state.reservations]
     metrics.RESERVATIONS.set(len(made_ms))
     metrics.RESERVED_WAIT_SECONDS.set((state.now_ms - min(made_ms, default=state.now_ms)) / 1_000)

@@ -11,12 +11,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dovetail.core.queues.status import QueueSnapshot
-from dovetail.core.queues.types import DAY_MS, Amounts
+from dovetail.core.queues.types import DAY_MS, GPU_HOUR, Amounts
 from dovetail.core.state import State
 from dovetail.views.jobs import name_of, waiting_jobs
 from dovetail.views.queues import heads, inside, queue_named
 
-_MILLI_MS_PER_HOUR = 3_600_000_000
 WINDOWS = (1, 7, 30)
 
 
@@ -90,4 +89,4 @@ def _share(state: State, one: QueueSnapshot, top: int, first: str, waiting: int)
 
 def hours(milli_ms: int) -> float:
     """GPU-hours from milli-GPU times ms."""
-    return round(milli_ms / _MILLI_MS_PER_HOUR, 3)
+    return round(milli_ms / GPU_HOUR, 3)

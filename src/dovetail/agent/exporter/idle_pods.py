@@ -39,8 +39,5 @@ def _since_ms(hours: Iterable[UseHour], now_ms: int) -> int:
     if not hours:
         return now_ms
     since_ms = max(hour.used_until_ms for hour in hours) or min(hour.hour_ms for hour in hours) + HOUR_MS
-    measured_ms = 0
-    for hour in hours:
-        left_ms = hour.hour_ms + HOUR_MS - max(since_ms, hour.hour_ms)
-        measured_ms += max(0, min(hour.measured_ms, left_ms))
+    measured_ms = sum(hour.measured_since(since_ms) for hour in hours)
     return since_ms if measured_ms * _WHOLE >= (now_ms - since_ms) * COVERAGE else now_ms

@@ -27,6 +27,8 @@ DEFAULT_QUEUE = "default"
 QUEUE_LABEL = "dovetail.dev/queue"
 """A label of namespaces: the queue of those of its pods that name none."""
 DAY_MS = 86_400_000
+GPU_HOUR = 1000 * 3_600_000
+"""In milli-GPU times ms."""
 DEFAULT_HALF_LIFE_MS = 7 * DAY_MS
 
 RECLAIM_MIN_RUNTIME_MS = 600_000

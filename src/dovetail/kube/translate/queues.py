@@ -30,6 +30,7 @@ from dovetail.core.queues.types import (
     CPU,
     DEFAULT_HALF_LIFE_MS,
     GPU,
+    GPU_HOUR,
     GPU_MEMORY,
     GPU_SLICES,
     MEMORY,
@@ -64,8 +65,6 @@ _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _WHOLE = re.compile(r"[0-9]{1,40}")
 _MIB = 2**20
 _ONCE = "must be there once each"
-_GPU_HOUR = 1000 * 3_600_000
-"""One GPU-hour in milli-GPU times ms."""
 
 
 class _Class(Struct, frozen=True):
@@ -86,7 +85,7 @@ _CLASSES = {
     "gpuSlices": _Class(GPU_SLICES, Fraction(1), ("7", "14"), whole=True),
     "gpuMemory": _Class(GPU_MEMORY, Fraction(1, _MIB), ("80Gi", "640Gi", "1Ti")),
 }
-_GPU_HOURS = _Class("gpu-hours", Fraction(_GPU_HOUR), ("1000", "250", "0.5"))
+_GPU_HOURS = _Class("gpu-hours", Fraction(GPU_HOUR), ("1000", "250", "0.5"))
 _PERIODS: dict[str, Budgeted] = {"Day": "Day", "Week": "Week", "Month": "Month"}
 _WHEN_USED = {"Report": False, "Hold": True}
 _MODELS = "models"
@@ -431,7 +430,7 @@ def _in_bytes(amount: int) -> str:
 
 def gpu_hours(milli_ms: int) -> str:
     """A number of milli-GPU times ms as decimal GPU-hours, to the thousandth."""
-    return f"{Decimal(milli_ms) / _GPU_HOUR:.3f}"
+    return f"{Decimal(milli_ms) / GPU_HOUR:.3f}"
 
 
 def timestamp(moment_ms: int) -> str:
