@@ -33,6 +33,7 @@ Document = dict[str, Any]
 NAMESPACE = "dovetail-system"
 PATH = "/apis/dovetail.dev/v1alpha1/gpustacks/dovetail"
 STACK: Document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUStack", "metadata": {"name": "dovetail"}}
+REST_S = 4.0
 CLAIMS = {"state-dovetail-agent-planes-0", "history-dovetail-collector-0"}
 RICH: Document = {
     "image": {"repository": "registry.example/dovetail", "pullSecrets": ["registry"]},
@@ -147,12 +148,15 @@ def applies() -> float:
     )
 
 
-async def quiet() -> None:
-    """Wait until the operator has applied what becomes due after it has reported so, as the revisions of a rollout."""
-    count = -1.0
-    while count != applies():
-        count = applies()
-        await asyncio.sleep(1)
+async def at_rest(installed: Installed) -> dict[str, str]:
+    """The objects, once the operator has written nothing, and asked for nothing to be written, for `REST_S`. What
+    becomes due after it has reported Applied, as the revisions of a rollout, comes before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            count, before = applies(), await installed.objects()
+            await asyncio.sleep(REST_S)
+            if applies() == count and await installed.objects() == before:
+                return before
 
 
 @pytest.fixture(scope="module")
@@ -166,17 +170,12 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
     await installed.stack({})
     async with installed.operator():
         await installed.applied()
-        await quiet()
-        before = await installed.objects()
+        # It comes to rest although the server has filled in defaults.
+        before = await at_rest(installed)
         assert {"Deployment dovetail-scheduler", "DaemonSet dovetail-agent"} <= before.keys()
-        # Nothing is written, or even asked for, although the server has filled in defaults.
-        count = applies()
-        await asyncio.sleep(3)
-        assert await installed.objects() == before and applies() == count
         await installed.stack(RICH)
         await installed.applied()
-        await quiet()
-        rich = await installed.objects()
+        rich = await at_rest(installed)
         assert {f"DaemonSet dovetail-agent-{name}" for name in ("notebooks", "mps", "mig", "claims")} <= rich.keys()
         assert "DaemonSet dovetail-agent" not in rich
         assert {"StatefulSet dovetail-agent-planes", "NetworkPolicy dovetail-agent-planes"} <= rich.keys()
@@ -184,7 +183,7 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         await until(installed.claims, CLAIMS)
     async with installed.operator():
         count = applies()
-        await asyncio.sleep(3)
+        await asyncio.sleep(REST_S)
         assert applies() == count and await installed.objects() == rich
         changed = '{"spec":{"template":{"spec":{"containers":[{"name":"agent","image":"evil"}]}}}}'
         await installed.ask("-n", "dovetail-agent", "patch", "daemonset", "dovetail-agent-mig", "-p", changed)
@@ -196,8 +195,7 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         await until(image, "registry.example/dovetail:0.1.0")
         await installed.stack({})
         await installed.applied()
-        await quiet()
-        again = await installed.objects()
+        again = await at_rest(installed)
         assert again.keys() == before.keys()
         assert await installed.claims() == CLAIMS, "what is in them is there when they are switched on again"
         await installed.ask("-n", NAMESPACE, "delete", "persistentvolumeclaims", "--all", "--wait=false")
@@ -241,7 +239,7 @@ async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pyte
     await installed.stack({})
     async with installed.operator():
         await installed.applied()
-        await quiet()
+        await at_rest(installed)
         # With the rights of the scheduler, which the operator has written.
         account = installed.plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")
         async with Client(load_config(str(account)), user_agent="dovetail-scheduler") as scheduler:
@@ -252,11 +250,10 @@ async def test_views_that_nobody_answers(installed: Installed, monkeypatch: pyte
             await until(views, "False NotRegistered")
             assert not await registered()
             await until(lives, True)
-            await quiet()
-            count, before = applies(), await installed.objects()
+            before, count = await at_rest(installed), applies()
             for _ in range(3):
                 assert await lives()
-            await asyncio.sleep(3)
+            await asyncio.sleep(REST_S)
             assert applies() == count and await installed.objects() == before
             patch = ("--type=merge", '-p={"spec":{"groupPriorityMinimum":999}}')
             await installed.ask("patch", "apiservice", "v1alpha1.views.dovetail.dev", *patch)

@@ -46,6 +46,7 @@ from dovetail.views.whatif import WhatIf, WhatifOutcome
 from dovetail.viewserver.answers import ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
 from tests.breadth import seeds
+from tests.patience import PATIENCE_S
 from tests.views.queued import NOW, node, pod, state_of
 from tests.viewserver.worlds import MARKER, OTHERS, OWN, OWN_PODS, objects, state
 
@@ -116,7 +117,7 @@ def questions(seed: int) -> list[Question]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(WORLDS))
 def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
-    answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+    answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed), look_ahead_s=PATIENCE_S)
     found = [(question, answers.answer(question)) for question in questions(seed)]
     for question, reply in found:
         asked = re.escape(question.name).encode()
@@ -133,12 +134,12 @@ def test_no_name_of_others_appears_in_any_answer(seed: int) -> None:
 def test_what_was_worked_out_for_one_is_the_answer_to_another_as_if_it_was_worked_out_for_him(seed: int) -> None:
     """Askers of all namespaces, and of each, in turn: the answers of one that keeps what it has worked out, and of one
     that works out each question alone."""
-    dice, kept = random.Random(seed), ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+    dice, kept = random.Random(seed), ViewAnswers(state(seed), NOW, "dovetail", objects(seed), look_ahead_s=PATIENCE_S)
     own = [one for one in questions(seed) if one.resource not in (EXPLANATIONS.plural, JOB_RANKS.plural)]
     asked = [replace(one, namespace=namespace) for one in own for namespace in (OWN, OTHERS[0], "", OWN)]
     dice.shuffle(asked)
     for question in asked[:40]:
-        alone = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
+        alone = ViewAnswers(state(seed), NOW, "dovetail", objects(seed), look_ahead_s=PATIENCE_S)
         assert kept.answer(question) == alone.answer(question), question
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -55,6 +53,9 @@ def note(row: IdleRow, answer: IdleList) -> str:
 
 def post(url: str, body: bytes) -> None:
     """Send the answer. Raises ClickException."""
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):

@@ -64,13 +64,27 @@ from dovetail.viewserver.redaction import Redaction
 
 T = TypeVar("T")
 LOOK_AHEAD_S = 30.0
-"""The longest look-ahead of one state. Beyond it no starts are known."""
+"""The longest look-ahead, of a state or of a what-if. Beyond it no starts are known."""
 _MOST_VIEWS = 32
 _STATES = ", ".join(STATES["all"])
 
 
 class _TooLong(Exception):
     """The look-ahead takes too long."""
+
+
+class _Limit:
+    """Watches one look-ahead, which may take so long from its first step on."""
+
+    def __init__(self, look_ahead_s: float) -> None:
+        self._look_ahead_s = look_ahead_s
+        self._ends_s: float | None = None
+
+    def __call__(self, started: int, waiting: int) -> None:
+        now_s = time.monotonic()
+        self._ends_s = self._ends_s or now_s + self._look_ahead_s
+        if now_s > self._ends_s:
+            raise _TooLong
 
 
 class ViewAnswers:
@@ -86,8 +100,7 @@ class ViewAnswers:
         self._now_ms = now_ms
         self._ours = ours
         self._look_ahead_s = look_ahead_s
-        self._ends_s: float | None = None
-        self._outlook = Outlook(state, now_ms, self._watch, whole=True)
+        self._outlook = Outlook(state, now_ms, _Limit(look_ahead_s), whole=True)
         self._redactions: dict[str, Redaction] = {}
         self._views: dict[tuple[str, tuple[tuple[str, str], ...]], object] = {}
         """Views of which each asker sees a part: worked out once, and redacted for each namespace."""
@@ -197,7 +210,7 @@ class ViewAnswers:
         except NotPermitted as error:
             raise BadQuestion(403, str(error)) from error
         try:
-            return whatif(self._state, hypothesis, self._now_ms, self._watch)
+            return whatif(self._state, hypothesis, self._now_ms, _Limit(self._look_ahead_s))
         except _TooLong as error:
             raise BadQuestion(503, f"the look-ahead takes longer than {self._look_ahead_s:g} s") from error
 
@@ -249,12 +262,6 @@ class ViewAnswers:
         except _TooLong as error:
             why = f"the look-ahead takes longer than {self._look_ahead_s:g} s; without it no starts are known"
             raise BadQuestion(503, why) from error
-
-    def _watch(self, started: int, waiting: int) -> None:
-        now_s = time.monotonic()
-        self._ends_s = self._ends_s or now_s + self._look_ahead_s
-        if now_s > self._ends_s:
-            raise _TooLong
 
     def _redaction(self, namespace: str) -> Redaction:
         if namespace not in self._redactions:

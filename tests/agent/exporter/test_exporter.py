@@ -349,9 +349,13 @@ async def test_owners_that_cannot_be_read_are_not_used(node: Node, monkeypatch: 
         assert not node.exporter.fault
 
 
-async def test_a_scrape_may_wait_for_the_owners_that_are_asked_for_already(node: Node) -> None:
-    node.by_device, node.hung = {node.uuid(0): (owner("train"),)}, asyncio.Event()
+async def test_a_scrape_may_wait_for_the_owners_that_are_asked_for_already(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter_module, "OWNERS_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(exporter_module, "OWNERS_S", PATIENCE_S)
     async with reading(node):
+        node.by_device, node.hung, node.asked = {node.uuid(0): (owner("train"),)}, asyncio.Event(), 0
         following = asyncio.create_task(node.exporter.follow_owners())
         for _ in range(10):
             await asyncio.sleep(0)

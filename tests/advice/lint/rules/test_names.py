@@ -15,7 +15,7 @@ from tests.paths import ROOT
 
 OTHERS = {
     "agent": "Node", "allocation": "Node", "block": "Node", "exporter": "Node", "gpu-search": "Node",
-    "heartbeat": "Lease", "maintenance": "toleration", "not-ready": "taint", "operator": "finalizer",
+    "heartbeat": "Lease", "idle": "Event", "maintenance": "toleration", "not-ready": "taint", "operator": "finalizer",
     "pool": "Node, and agents' pods", "quarantine-budget": "Lease", "rack": "Node", "release": "definition",
     "scheduler-name": "Lease", "stack": "what the operator makes", "takeover-failed": "Node",
     "takeover-settled": "Node", "takeover-since": "Node",
