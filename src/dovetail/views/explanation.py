@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dovetail.kube.translate.lease_records import LeaseObjects
-from dovetail.views.jobs import ANY, JOB, POD, JobNotFound, find_jobs, nearest
+from dovetail.views.jobs import ANY, JOB, POD, JobNotFound, nearest, workloads_called
 from dovetail.views.leased import LEASE, REQUEST
 from dovetail.views.outlook import Outlook
 from dovetail.views.why import Why, explain
@@ -83,12 +83,5 @@ def explain_name(
 
 def _kinds_of(outlook: Outlook, key: str) -> tuple[str, ...]:
     """As what a name is explained: as a job and as a pod, where the pod belongs to no job of the name."""
-    found: dict[str, set[str]] = {}
-    for kind in (JOB, POD):
-        try:
-            found[kind] = {one.workload for one in find_jobs(outlook.state, key, kind)}
-        except JobNotFound:
-            found[kind] = set()
-    if found[JOB] and found[POD] and found[JOB].isdisjoint(found[POD]):
-        return (JOB, POD)
-    return (ANY,)
+    jobs, pods = (set(workloads_called(outlook.state, key, kind)) for kind in (JOB, POD))
+    return (JOB, POD) if jobs and pods and jobs.isdisjoint(pods) else (ANY,)

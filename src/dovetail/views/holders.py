@@ -7,7 +7,9 @@ Instances and GPUs are those of the scheduler's state; they are certain only if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -96,42 +98,65 @@ def holders(
     """The pods that hold most of what a pod lacks, on nodes that could otherwise take it. `asked` are the resources
     that it requests. Of devices by claim, only the `refused` ones count."""
     lacking = {*asked, *(device for one in refused for device in one.devices)}
-    amounts: list[tuple[int, DeviceHolder]] = []
+    amounts: list[tuple[tuple[int, int, str, str], Placement, Verdict]] = []
     for verdict in found:
-        if verdict.when is When.NEVER:
+        count_of = _COUNTS.get(verdict.reason)
+        if count_of is None or verdict.when is When.NEVER:
             continue
+        resource = _ONLY.get(verdict.reason, verdict.detail)
+        if verdict.reason is Reason.INSUFFICIENT and resource not in lacking:
+            continue
+        order = _ORDER.get(resource, 3)
         for slot in verdict.slots.tolist():
             for uid in cluster.on_slot.get(slot, ()):
-                held = _held(cluster, cluster.placements[uid], verdict, lacking)
-                if held is not None:
-                    amounts.append(held)
-    most = sorted(amounts, key=lambda item: (_ORDER.get(item[1].resource, 3), -item[0], item[1].pod, item[1].node))
-    return tuple(holder for _, holder in most[:SHOWN_HOLDERS])
+                placement = cluster.placements[uid]
+                if count := count_of(cluster, placement, resource, lacking):
+                    key = order, -count, key_of(placement.pod), cluster.nodes.names[slot]
+                    amounts.append((key, placement, verdict))
+    most = nsmallest(SHOWN_HOLDERS, amounts, key=itemgetter(0))
+    return tuple(_holder(cluster, placement, verdict, -key[1], lacking) for key, placement, verdict in most)
 
 
-def _held(
-    cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set[str]
-) -> tuple[int, DeviceHolder] | None:
-    """The amount that the pod holds of what the verdict names, and its holder; None for none."""
+def _requested(_cluster: Cluster, placement: Placement, resource: str, _lacking: Set[str]) -> int:
+    for name, count in placement.shape.request.resources:
+        if name == resource:
+            return count
+    return 0
+
+
+def _shared(_cluster: Cluster, placement: Placement, _resource: str, _lacking: Set[str]) -> int:
+    return placement.share_milli if placement.share_bits else 0
+
+
+def _claimed(cluster: Cluster, placement: Placement, _resource: str, lacking: Set[str]) -> int:
+    return len(_claimed_of(cluster, placement, lacking))
+
+
+def _claimed_of(cluster: Cluster, placement: Placement, lacking: Set[str]) -> tuple[str, ...]:
+    grants = [one for one in grants_of(cluster, placement) if not one.admin_access]
+    held = (device_of(one.driver, one.pool, one.device) for one in grants)
+    return tuple(device for device in held if device in lacking)
+
+
+_COUNTS = {Reason.INSUFFICIENT: _requested, Reason.GPU_SHARE: _shared, Reason.DEVICES: _claimed}
+"""How much a pod holds of what a verdict of this reason names."""
+_ONLY = {Reason.GPU_SHARE: SHARE, Reason.DEVICES: DEVICES}
+"""What a verdict of this reason is about; the others name it."""
+
+
+def _holder(cluster: Cluster, placement: Placement, verdict: Verdict, count: int, lacking: Set[str]) -> DeviceHolder:
+    """The holder of so much of what the verdict names."""
+    resource, amount, which = _ONLY.get(verdict.reason, verdict.detail), str(count), tuple[str, ...]()
+    if verdict.reason is Reason.INSUFFICIENT:
+        amount = display(resource, count)
+        if resource.startswith(RESOURCE_PREFIX):
+            which = tuple(map(shown, cluster.slices.instances(placement)))
+    elif verdict.reason is Reason.GPU_SHARE:
+        amount, which = f"{count}/{WHOLE_GPU_MILLI}", tuple(map(str, indices(placement.share_bits)))
+    else:
+        which = _claimed_of(cluster, placement, lacking)
     node, waits = cluster.nodes.names[placement.slot], not placement.pod.node
-    holder = DeviceHolder(key_of(placement.pod), node, verdict.detail, "", next=waits)
-    count = 0
-    if verdict.reason is Reason.INSUFFICIENT and verdict.detail in lacking:
-        count = dict(placement.shape.request.resources).get(verdict.detail, 0)
-        sliced = verdict.detail.startswith(RESOURCE_PREFIX)
-        which = tuple(map(shown, cluster.slices.instances(placement))) if sliced else ()
-        holder = replace(holder, amount=display(verdict.detail, count), devices=which)
-    elif verdict.reason is Reason.GPU_SHARE and placement.share_bits:
-        count = placement.share_milli
-        which = tuple(map(str, indices(placement.share_bits)))
-        holder = replace(holder, resource=SHARE, amount=f"{count}/{WHOLE_GPU_MILLI}", devices=which)
-    elif verdict.reason is Reason.DEVICES:
-        grants = [one for one in grants_of(cluster, placement) if not one.admin_access]
-        held = (device_of(one.driver, one.pool, one.device) for one in grants)
-        which = tuple(device for device in held if device in lacking)
-        count = len(which)
-        holder = replace(holder, resource=DEVICES, amount=str(count), devices=which)
-    return (count, holder) if count else None
+    return DeviceHolder(key_of(placement.pod), node, resource, amount, which, waits)
 
 
 def only(verdict: Verdict, slot: int) -> Verdict:

@@ -153,32 +153,42 @@ def _names_above(state: State, pod: Pod) -> Iterator[str]:
 def find_jobs(state: State, key: str, kind: str = ANY) -> list[JobView]:
     """The workloads of the job "namespace/name", or of the pod if that is the `kind`. Those that wait come first, the
     oldest first. Raises JobNotFound."""
-    workloads: dict[str, None] = {}
-    names: dict[str, None] = {}
-    called: dict[str, str] = {}
-    for pod in state.workloads.pods.values():
-        if is_placeholder(pod):
-            continue
-        workload = state.workloads.workload_of(pod)
-        if workload not in called:
-            called[workload] = name_of(state, workload)
-        own = _names(state, pod, called[workload], kind)
-        names.update(dict.fromkeys(own))
-        if key in own:
-            workloads[workload] = None
-    if kind == JOB:
-        workloads = {one: None for one in workloads if not _is_pod(state, one)} or workloads
+    workloads = workloads_called(state, key, kind)
     if not workloads:
+        names = dict.fromkeys(name for _, own in _named(state, kind) for name in own)
         raise JobNotFound(f"there is no unfinished {_NAMED[kind]} {key}{nearest(key, names)}")
     jobs = [job_of(state, workload) for workload in workloads]
     return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
 
 
-def _names(state: State, pod: Pod, called: str, kind: str) -> set[str]:
+def workloads_called(state: State, key: str, kind: str = ANY) -> list[str]:
+    """The workloads that `find_jobs` finds, in no order of their own; none where nothing has this name."""
+    found = dict.fromkeys(workload for workload, names in _named(state, kind, key.partition("/")[0]) if key in names)
+    if kind == JOB:
+        return [one for one in found if not _is_pod(state, one)] or list(found)
+    return list(found)
+
+
+def _named(state: State, kind: str, namespace: str = "") -> Iterator[tuple[str, Iterator[str]]]:
+    """The workload of each pod, of this namespace if one is named, and the names by which it is found. All of them
+    begin with the pod's namespace."""
+    called: dict[str, str] = {}
+    for pod in state.workloads.pods.values():
+        if (namespace and pod.namespace != namespace) or is_placeholder(pod):
+            continue
+        workload = state.workloads.workload_of(pod)
+        if workload not in called:
+            called[workload] = name_of(state, workload)
+        yield workload, _names(state, pod, called[workload], kind)
+
+
+def _names(state: State, pod: Pod, called: str, kind: str) -> Iterator[str]:
     """The names by which a pod is found whose job is `called` so."""
-    if kind == POD:
-        return {pod.key}
-    return {called, *(names_of if kind == ANY else _names_above)(state, pod)}
+    if kind != JOB:
+        yield pod.key
+    if kind != POD:
+        yield called
+        yield from _names_above(state, pod)
 
 
 def _is_pod(state: State, workload: str) -> bool:
