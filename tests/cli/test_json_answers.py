@@ -61,6 +61,7 @@ ALONE: list[tuple[str, str]] = [
     (f"migrate --plan {CASES}/kueue.yaml", "MigrationStep"),
     ("simulate --until 5 --policy fgd", "ArrivalReport"),
 ]
+OWN_FORMS = ("LintFinding", "Migration", "MigrationStep")
 ELSEWHERE = {
     "AgentInspection": "agent/test_inspect.py", "AgentsDemo": "demo/test_agents.py", "Cost": "test_cost.py",
     "Demo": "demo/test_jobs.py", "HistoryJob": "test_history.py", "IdleList": "test_idle.py",
@@ -72,8 +73,8 @@ ELSEWHERE = {
 """The kinds of answers that other tests check, as they need more than a command."""
 
 
-def printed(*arguments: str) -> str:
-    result = CliRunner().invoke(cli, [*arguments, "-o", "json"])
+def printed(*arguments: str, form: str = "json") -> str:
+    result = CliRunner().invoke(cli, [*arguments, "-o", form])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     assert result.exit_code in (0, 1, 3) and result.stdout, result.output
     return result.stdout
@@ -114,6 +115,19 @@ def test_on_a_cluster(command: str, wanted: str, live: CommandCluster) -> None:
 @pytest.mark.parametrize(("command", "wanted"), ALONE)
 def test_without_a_cluster(command: str, wanted: str) -> None:
     answer(printed(*command.split()), wanted)
+
+
+@pytest.mark.parametrize("command", [command for command, kind in ALONE if kind not in OWN_FORMS])
+def test_as_yaml_and_by_a_template(command: str) -> None:
+    """The answers of commands that list nothing; those of lists are tested in test_listing."""
+    whole, as_yaml = json.loads(printed(*command.split())), yaml.safe_load(printed(*command.split(), form="yaml"))
+    for one in (whole, as_yaml):
+        # How long it took.
+        one.pop("seconds", None) if isinstance(one, dict) else None
+    assert as_yaml == whole
+    path = "{[*].kind}" if isinstance(whole, list) else "{.kind}"
+    kinds = " ".join(one["kind"] for one in whole) if isinstance(whole, list) else whole["kind"]
+    assert printed(*command.split(), form=f"jsonpath={path}").strip() == kinds
 
 
 def test_all_kinds_are_checked() -> None:

@@ -9,9 +9,10 @@ import click
 from msgspec.structs import replace
 
 from dovetail.cli.advise_columns import ADVICE
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.history_store import HistorySource, opened, reported, source_options
-from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_namespaces
 from dovetail.cli.price_options import book_of, price_options
 from dovetail.cli.quantities import DurationParam

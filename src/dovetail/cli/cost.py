@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.cost_columns import COST
 from dovetail.cli.history_options import HistoryQuestion, asked_options
 from dovetail.cli.history_store import opened, reported
-from dovetail.cli.listing import ListForm, list_options, write_answer
+from dovetail.cli.listing import ListForm, list_options
 from dovetail.cli.price_options import book_of, price_options
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import click
 import msgspec
 from rich.markup import escape
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.names import complete_jobs
-from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_answer_json
+from dovetail.cli.output import count, indices, key_of, namespace_option
 from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _HOW = (
 @beside_options
 @namespace_option
 @cluster_options
-@output_option
+@answer_option
 def command(
     source: ClusterSource,
     job: str | None,
@@ -39,7 +40,7 @@ def command(
     cpu_milli: int,
     memory_bytes: int,
     namespace: str | None,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Plan which running pods to move so that JOB ([NAMESPACE/]NAME) or a shape fits, with the least lost work.
 
@@ -56,8 +57,8 @@ def command(
     key = key_of("JOB", job, namespace, source.namespace) if job is not None else ""
     asked = DefragQuestion(key, shape.text if shape is not None else "", cpu_milli, memory_bytes)
     answer = _ask(source, asked) or _work_out(source, asked)
-    if output == "json":
-        write_answer_json("DefragPlan", answer)
+    if form.whole:
+        write_answer(form, "DefragPlan", answer)
     else:
         show(answer, Console())
 

@@ -11,10 +11,11 @@ import click
 import msgspec
 from rich.markup import escape
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, at_option, cluster_options, run
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes
-from dovetail.cli.output import count, output_option, write_answer_json
+from dovetail.cli.output import count
 
 if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
@@ -37,7 +38,7 @@ _NOTHING_WRITTEN = "Nothing was written (--dry-run)."
 @click.option("--no-wait", is_flag=True, help="Do not wait until the nodes are empty.")
 @click.option("--undo", is_flag=True, help="End the maintenance instead: pods start on the nodes again.")
 @cluster_options
-@output_option
+@answer_option
 def command(
     source: ClusterSource,
     nodes: tuple[str, ...],
@@ -48,7 +49,7 @@ def command(
     dry_run: bool,
     no_wait: bool,
     undo: bool,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Empty the nodes for a reboot, a repair or an upgrade, so that no job is cut.
 
@@ -79,12 +80,12 @@ def command(
         _check_start(source, question)
     plan = _ask(source, question) or _work_out(source, question)
     maintenance = question.maintenance(source.now_ms)
-    if output == "json":
-        write_answer_json("DrainPlan", plan)
+    if form.whole:
+        write_answer(form, "DrainPlan", plan)
     else:
         show(plan, source.now_ms, Console(), maintenance)
     if dry_run or source.config is None:
-        if output != "json":
+        if not form.whole:
             Console().print(_NOTHING_WRITTEN)
         return
     asked = MaintenanceRequest(_user(), reason, maintenance)

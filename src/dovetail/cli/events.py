@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import now_ms
 from dovetail.cli.console import Console
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobSource, find, job_options
 from dovetail.cli.names import complete_jobs
-from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.jobs.cluster import JobCluster
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.command(name="events")
 @click.argument("job", metavar=JOB_ARGUMENT, shell_complete=complete_jobs)
 @job_options
-@output_option
-def command(source: JobSource, job: str, output: str) -> None:
+@answer_option
+def command(source: JobSource, job: str, form: AnswerForm) -> None:
     """Show the life of a job: what happened to it, when, and how long each step took.
 
     Created, refused and why, bound, started and ended, with evictions and holds in between: from the times in its
@@ -36,7 +36,7 @@ def command(source: JobSource, job: str, output: str) -> None:
         return await cluster.life(await find(cluster, name))
 
     answer = source.run(read)
-    if output == "json":
-        write_answer_json("JobLife", answer)
+    if form.whole:
+        write_answer(form, "JobLife", answer)
     else:
         show(answer, now_ms(), Console())

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.history_columns import COLUMNS, HistoryJob, job_row
 from dovetail.cli.history_store import HistorySource, source_options
-from dovetail.cli.listing import ListForm, list_options, selector_option, write_answer, write_rows
+from dovetail.cli.listing import ListForm, list_options, selector_option, write_rows
 from dovetail.history.jobs import OUTCOMES
 
 if TYPE_CHECKING:

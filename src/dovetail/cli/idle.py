@@ -9,12 +9,13 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.idle_columns import IDLE
 from dovetail.cli.idle_notices import post, webhook_url, write_events
 from dovetail.cli.kubeconfig import config_of
-from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_namespaces
 from dovetail.cli.output import versioned
 from dovetail.cli.price_options import book_of, price_options

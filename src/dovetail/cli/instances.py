@@ -14,9 +14,10 @@ from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.memory import Need
 from dovetail.advice.price_table import PriceError
 from dovetail.advice.prices import CloudInstance, built_in, read
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.files import text_of
-from dovetail.cli.output import count, output_option, write_answer_json
+from dovetail.cli.output import count
 from dovetail.cli.quantities import DurationParam
 from dovetail.cli.shape import beside_options
 from dovetail.core.json_text import JsonError, decode_json
@@ -60,9 +61,9 @@ class _Answer(msgspec.Struct):
 @click.option("--restart", type=DurationParam(0), help="Time from an interruption until the job resumes.")
 @click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance.")
 @click.option("--prices", metavar="FILE", help="A CSV file with your own prices. Default: the built-in table.")
-@output_option
+@answer_option
 @click.pass_context
-def command(ctx: click.Context, /, output: str, **options: Any) -> None:
+def command(ctx: click.Context, /, form: AnswerForm, **options: Any) -> None:
     """Rank cloud instances by dollars per useful GPU-hour, and show why each other one is passed over.
 
     Prices are list prices of the date that is printed with each; they can be out of date. Needs no cluster and no
@@ -75,8 +76,8 @@ def command(ctx: click.Context, /, output: str, **options: Any) -> None:
         raise click.ClickException(str(error)) from error
     _check_names(offered, wanted)
     found = rank(offered, wanted)
-    if output == "json":
-        write_answer_json("InstanceRanking", found)
+    if form.whole:
+        write_answer(form, "InstanceRanking", found)
     else:
         _show(found)
 

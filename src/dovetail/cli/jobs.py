@@ -10,6 +10,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
 from dovetail.cli.listing import (
@@ -19,7 +20,6 @@ from dovetail.cli.listing import (
     Shown,
     list_options,
     selector_option,
-    write_answer,
     write_rows,
 )
 from dovetail.cli.names import complete_jobs

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import LEASES
 from dovetail.cli.console import Console
-from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_namespaces
 
 if TYPE_CHECKING:

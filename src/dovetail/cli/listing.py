@@ -21,24 +21,22 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.cli.answer_form import FORM_HELP, JSON, YAML, AnswerForm, metavar, read_output
+from dovetail.cli.answer_form import TABLE as _PLAIN
 from dovetail.cli.console import Console, Table, TableColumn
-from dovetail.cli.output import foreign, printable, versioned, write_answer_json
-from dovetail.core.json_text import decode_json
+from dovetail.cli.output import foreign, printable
 
 if TYPE_CHECKING:
-    from dovetail.cli.jsonpath import PathTemplate
     from dovetail.core.model import Requirement
 
 T = TypeVar("T")
 Value: TypeAlias = str | int | float | datetime | None
-_TABLE, _WIDE, _CSV, _NAME, _JSON, _YAML, _PATH = "table", "wide", "csv", "name", "json", "yaml", "jsonpath"
-_OUTPUTS = (_TABLE, _WIDE, _JSON, _YAML, _NAME, _CSV)
+_WIDE, _CSV, _NAME = "wide", "csv", "name"
+_OUTPUTS = (_PLAIN, _WIDE, JSON, YAML, _NAME, _CSV)
 _NOTHING, _GONE = "-", "Gone"
-_ENDLESS = 1 << 20
 _FORMULAS = ("=", "+", "-", "@")
 
 
@@ -86,11 +84,9 @@ class ListColumns(Struct, Generic[T], frozen=True):
         return replace(self, columns=tuple(shows))
 
 
-class ListForm(Struct, frozen=True):
-    """The form that was asked for. `columns` () are those of the output; `sort_by` "" keeps the order."""
+class ListForm(AnswerForm, frozen=True):
+    """The form of a list that was asked for. `columns` () are those of the output; `sort_by` "" keeps the order."""
 
-    output: str = _TABLE
-    template: PathTemplate | None = None
     headers: bool = True
     columns: tuple[str, ...] = ()
     sort_by: str = ""
@@ -101,14 +97,9 @@ class ListForm(Struct, frozen=True):
         return self == TABLE
 
     @property
-    def whole(self) -> bool:
-        """Whether the whole answer is written, not a list."""
-        return self.output in (_JSON, _YAML, _PATH)
-
-    @property
     def notes(self) -> bool:
         """Whether sentences may stand below the table."""
-        return self.headers and self.output in (_TABLE, _WIDE)
+        return self.headers and self.output in (_PLAIN, _WIDE)
 
 
 TABLE = ListForm()
@@ -124,7 +115,7 @@ def list_options(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def formed(output: str, no_headers: bool, columns: tuple[str, ...], sort_by: str, **rest: Any) -> None:
-            output, template = _read_output(output, (*_OUTPUTS, *more))
+            output, template = read_output(output, (*_OUTPUTS, *more))
             form = ListForm(output, template, not no_headers, columns, sort_by)
             if (form.whole or output in more) and (columns or sort_by):
                 option = "--columns" if columns else "--sort-by"
@@ -144,8 +135,7 @@ def _options(
 ) -> list[Callable[[Callable[..., None]], Callable[..., None]]]:
     return [
         click.option(
-            "-o", "--output", metavar=f"{'|'.join(outputs)}|{_PATH}=EXPR", default=_TABLE, show_default=True,
-            help="Form of the answer; EXPR is a template as for kubectl.",
+            "-o", "--output", metavar=metavar(outputs), default=_PLAIN, show_default=True, help=FORM_HELP,
         ),
         click.option("--no-headers", is_flag=True, help="Print rows alone: no headings, and no sentences below them."),
         click.option(
@@ -179,23 +169,6 @@ def _requirements(text: str) -> tuple[Requirement, ...]:
         raise click.BadParameter(str(error)) from error
 
 
-def _read_output(text: str, outputs: Sequence[str]) -> tuple[str, PathTemplate | None]:
-    """The form, and the template of jsonpath. Raises UsageError."""
-    name, _, expression = text.partition("=")
-    if name == _PATH and expression:
-        from dovetail.cli.jsonpath import PathError, PathTemplate
-
-        try:
-            return name, PathTemplate(expression)
-        except PathError as error:
-            raise click.UsageError(f"-o jsonpath: {error}") from error
-    if text in outputs:
-        return text, None
-    if name == _PATH:
-        raise click.UsageError("-o jsonpath needs an expression: -o 'jsonpath={.jobs[*].job}'")
-    raise click.UsageError(f"-o {text!r} is none of {', '.join(outputs)}, {_PATH}=EXPR")
-
-
 def _columns(text: str | None, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(_known(one.strip(), names) for one in text.split(",")) if text is not None else ()
 
@@ -213,28 +186,6 @@ def _known(name: str, names: Sequence[str]) -> str:
     near = get_close_matches(name, names, 1)
     meant = f"did you mean {near[0]}? There" if near else "there"
     raise click.BadParameter(f"there is no column {name!r}; {meant} are {', '.join(names)}")
-
-
-def write_answer(form: ListForm, kind: str, answer: object) -> None:
-    """Write the whole answer, as JSON, YAML or by the template. `kind` is its kind, or that of its elements if it is a
-    list. Raises ClickException."""
-    if form.output == _JSON:
-        write_answer_json(kind, answer)
-        return
-    plain: Any = decode_json(msgspec.json.encode(versioned(kind, answer)), object)
-    if form.template is not None:
-        from dovetail.cli.jsonpath import PathError
-
-        try:
-            text = form.template.text(plain)
-            click.echo(text, nl=not text.endswith("\n"))
-        except PathError as error:
-            raise click.ClickException(f"-o jsonpath: {error}") from error
-    else:
-        import yaml
-
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        click.echo(yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True, width=_ENDLESS), nl=False)
 
 
 def write_rows(form: ListForm, listing: ListColumns[T], rows: Iterable[T], now_ms: int, console: Console) -> None:
@@ -305,7 +256,7 @@ def columns_of(form: ListForm, listing: ListColumns[T]) -> Sequence[ListColumn[T
     """The columns that are printed."""
     if form.columns:
         return [listing.column(name) for name in form.columns]
-    return [one for one in listing.columns if form.output != _TABLE or not one.wide]
+    return [one for one in listing.columns if form.output != _PLAIN or not one.wide]
 
 
 def heading_of(column: ListColumn[T]) -> str:

@@ -9,10 +9,11 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import NODES
 from dovetail.cli.console import Console
-from dovetail.cli.listing import ListForm, list_options, selector_option, write_answer, write_rows
+from dovetail.cli.listing import ListForm, list_options, selector_option, write_rows
 from dovetail.cli.names import complete_nodes
 from dovetail.cli.scheduling import quarantine_budget_option
 from dovetail.cli.watching import watch_options, watch_rows

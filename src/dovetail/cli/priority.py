@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.names import complete_jobs
-from dovetail.cli.output import ago, count, key_of, namespace_option, output_option, span, write_answer_json
+from dovetail.cli.output import ago, count, key_of, namespace_option, span
 
 if TYPE_CHECKING:
     from dovetail.views.rank import RankLevel, RankView
@@ -31,8 +32,8 @@ _DECIDED = {
 @click.argument("job", shell_complete=complete_jobs)
 @namespace_option
 @cluster_options
-@output_option
-def command(source: ClusterSource, job: str, namespace: str | None, output: str) -> None:
+@answer_option
+def command(source: ClusterSource, job: str, namespace: str | None, form: AnswerForm) -> None:
     """Explain the position of JOB ([NAMESPACE/]NAME) in queue order: the jobs before it, and what would change it.
 
     JOB is a gang, a pod, the object that the pods were made for, or a LeaseRequest. The scheduler's own core compares
@@ -52,8 +53,8 @@ def command(source: ClusterSource, job: str, namespace: str | None, output: str)
             answer = rank(state, key, source.now_ms)
         except JobNotFound as error:
             raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_answer_json("JobRank", answer)
+    if form.whole:
+        write_answer(form, "JobRank", answer)
     else:
         show(answer, source.now_ms, Console())
 

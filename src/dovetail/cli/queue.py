@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import QUEUE
 from dovetail.cli.console import Console
-from dovetail.cli.listing import TABLE, ListForm, columns_of, list_options, write_answer, write_rows
+from dovetail.cli.listing import TABLE, ListForm, columns_of, list_options, write_rows
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead
 from dovetail.cli.queues.group import QueueGroup, complete_queues_and_verbs
 from dovetail.cli.watching import watch_options, watch_rows

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import click
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.cost_columns import REPORT
 from dovetail.cli.history_options import HistoryQuestion, asked_options
-from dovetail.cli.listing import ListForm, list_options, write_answer
+from dovetail.cli.listing import ListForm, list_options
 
 
 @click.command(name="report")

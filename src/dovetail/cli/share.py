@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import SHARE
 from dovetail.cli.console import Console, Table
-from dovetail.cli.listing import ListForm, list_options, write_answer, write_rows
+from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_queues
 from dovetail.cli.output import gpus
 from dovetail.core.queues.types import GPU, Amounts

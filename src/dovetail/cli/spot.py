@@ -15,9 +15,10 @@ from dovetail.advice.interruptions import Interrupted, break_even_discount, brea
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.cli import manifest_files
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.extras import plot_option
-from dovetail.cli.output import output_option, span, write_answer_json
+from dovetail.cli.output import span
 from dovetail.cli.quantities import DurationParam, Percent
 from dovetail.kube.manifests.documents import STDIN
 from dovetail.kube.manifests.templates import group_kind
@@ -83,7 +84,7 @@ class Spot(Struct, frozen=True):
 @click.option("--fix", is_flag=True, help="Add what the manifests lack, where the text to add is known.")
 @click.option("--checkpoint-claim", metavar="NAME", help="With -f: the PersistentVolumeClaim for the checkpoints.")
 @click.option("--save-command", metavar="COMMAND", help="With -f: the shell command that saves a checkpoint.")
-@output_option
+@answer_option
 def command(
     save: float,
     restart: float,
@@ -98,7 +99,7 @@ def command(
     fix: bool,
     checkpoint_claim: str | None,
     save_command: str | None,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Compute how often to save checkpoints, what interruptions cost in time and money, and whether spot pays.
 
@@ -111,7 +112,7 @@ def command(
     each_s = mtbi if mtbi is not None else 3600 / (rate or 1)
     if (fix or checkpoint_claim or save_command) and not files:
         raise click.UsageError("--fix, --checkpoint-claim and --save-command need manifests: name them by -f")
-    if fix and STDIN in files and output == "json":
+    if fix and STDIN in files and form.whole:
         raise click.UsageError(
             "--fix of standard input and -o json would both print to standard output: use one of them"
         )
@@ -127,8 +128,8 @@ def command(
     )  # fmt: skip
     if plot is not None:
         _draw(found, job, plot)
-    if output == "json":
-        write_answer_json("SpotAnswer", found)
+    if form.whole:
+        write_answer(form, "SpotAnswer", found)
     else:
         _show(found, Console(markup=False, stderr=fix and STDIN in files))
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import INCOMPLETE, output_option, write_answer_json
+from dovetail.cli.output import INCOMPLETE
 from dovetail.cli.snapshots import facts_in, snapshot_option
 from dovetail.operator.skew import Part, skew
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 @click.command(name="status")
 @snapshot_option
 @kubeconfig_options
-@output_option
-def command(kubeconfig: str | None, context: str | None, files: tuple[str, ...], output: str) -> None:
+@answer_option
+def command(kubeconfig: str | None, context: str | None, files: tuple[str, ...], form: AnswerForm) -> None:
     """Show the installation on one screen: what runs, versions, leaders, rollout, what is broken, and the next step.
 
     Only lists objects. Exit code 0: healthy. 1: something is broken. 3: nothing is known to be broken, but some objects
@@ -45,8 +46,8 @@ def command(kubeconfig: str | None, context: str | None, files: tuple[str, ...],
         config = config_of(kubeconfig, context)
         now = now_ms()
         view = run(read_status(config, now), config.server)
-    if output == "json":
-        write_answer_json("Status", view)
+    if form.whole:
+        write_answer(form, "Status", view)
     else:
         show(view, now, Console())
     if view.problems:

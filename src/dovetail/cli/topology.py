@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.names import complete_nodes
-from dovetail.cli.output import output_option, write_answer_json
 from dovetail.core.devices.layout import LayoutError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the topology for NCCL_TOPO_FILE.")
 @click.option("--pod", metavar="[NAMESPACE/]NAME", help="With --nccl: write only the devices of this pod of the node.")
 @kubeconfig_options
-@output_option
+@answer_option
 def command(
     what: str,
     product: str | None,
@@ -42,7 +42,7 @@ def command(
     pod: str | None,
     kubeconfig: str | None,
     context: str | None,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Show how the GPUs of a node are wired, and the bandwidth of every set of them.
 
@@ -71,8 +71,8 @@ def command(
         wiring = found.topology
         if nccl is not None:
             _write(nccl, xml)
-    if output == "json":
-        write_answer_json("Topology" if isinstance(found, Topology) else "NodeTopology", found)
+    if form.whole:
+        write_answer(form, "Topology" if isinstance(found, Topology) else "NodeTopology", found)
     elif isinstance(found, Topology):
         show(found, Console())
     else:

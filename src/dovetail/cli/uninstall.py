@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.operator.installation.removal import Removal
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stacks-only", is_flag=True, help="Delete the GPUStacks alone, and wait until the operator has done it."
 )
-@output_option
+@answer_option
 def command(
     kubeconfig: str | None,
     context: str | None,
@@ -44,7 +44,7 @@ def command(
     delete_data: bool,
     keep_crds: bool,
     stacks_only: bool,
-    output: str,
+    form: AnswerForm,
 ) -> None:  # fmt: skip
     """Uninstall Dovetail: the GPUStack with all that was made for it, then the operator. Running jobs go on.
 
@@ -68,8 +68,8 @@ def command(
         removal = run(work, config.server)
     except InstallRefused as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_answer_json("Removal", removal)
+    if form.whole:
+        write_answer(form, "Removal", removal)
     else:
         show(removal, Console(), dry_run=dry_run)
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_whole
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_jobs_and_queues
-from dovetail.cli.output import key_of, looking_ahead, namespace_option, output_option, versioned, write_json
+from dovetail.cli.output import key_of, looking_ahead, namespace_option, versioned
 from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _EXPLANATIONS = {
 @click.argument("name", metavar="POD|JOB|QUEUE", shell_complete=complete_jobs_and_queues)
 @namespace_option
 @cluster_options
-@output_option
-def command(source: ClusterSource, name: str, namespace: str | None, output: str) -> None:
+@answer_option
+def command(source: ClusterSource, name: str, namespace: str | None, form: AnswerForm) -> None:
     """Explain why a pod or job runs where it does, or why it is still pending; or show the status of a queue.
 
     POD or JOB is [NAMESPACE/]NAME: a pod, a gang, the object that pods were made for, a LeaseRequest or a GPULease.
@@ -50,7 +51,7 @@ def command(source: ClusterSource, name: str, namespace: str | None, output: str
         with looking_ahead() as watch:
             found = explained(source, cluster, asked, watch)
     # That of a snapshot is known now.
-    _print(found.answers, source.now_ms, output)
+    _print(found.answers, source.now_ms, form)
 
 
 def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, watch: Watch) -> Explanation:
@@ -80,10 +81,10 @@ def ask_why(source: ClusterSource, asked: WhyQuestion) -> Explanation | None:
     return source.ask(ViewRequest(EXPLANATIONS, named, name, query, instead=leased), Explanation)
 
 
-def _print(answers: Sequence[AnyWhy], now_ms: int, output: str) -> None:
-    if output == "json":
+def _print(answers: Sequence[AnyWhy], now_ms: int, form: AnswerForm) -> None:
+    if form.whole:
         found = [versioned(_EXPLANATIONS[type(one).__name__], one) for one in answers]
-        write_json(found if len(found) > 1 else found[0])
+        write_whole(form, found if len(found) > 1 else found[0])
     else:
         show_answers(answers, now_ms, Console())
 

@@ -12,9 +12,9 @@ import click
 from dovetail.agent.health import xids
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.extras import needs
-from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from dovetail.agent.exporter.coverage import MetricCoverage
@@ -30,8 +30,8 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     "--proc-root", type=_FOLDER, default="/proc", show_default=True, metavar="DIR", help="Where procfs is mounted."
 )
 @click.option("--node", metavar="NAME", help="Name of the node in the printed GPUNode. Default: this machine's name.")
-@output_option
-def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) -> None:
+@answer_option
+def command(sysfs_root: Path, proc_root: Path, node: str | None, form: AnswerForm) -> None:
     """Show the GPUs of this machine, their topology, and what could not be read.
 
     Reads NVML and the kernel, changes nothing, and needs no cluster, no GPU and no root. In the JSON answer, `host` has
@@ -45,10 +45,10 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     name = node or socket.gethostname().lower()
     sysfs = Sysfs(sysfs_root, proc_root)
     host, nodes, unread, metrics = _look(sysfs)
-    if output == "json":
+    if form.whole:
         published = gpu_node(name, {}, {"status": document(status_of(host, unread=unread))})
         inspection = Inspection(host, nodes, published, metrics, xids.default().version)
-        write_answer_json("AgentInspection", inspection)
+        write_answer(form, "AgentInspection", inspection)
         return
     console = Console()
     show(name, host, nodes, (*host.unread, *unread), console)

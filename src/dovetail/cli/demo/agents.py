@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
-from dovetail.cli.output import output_option, write_answer_json
 
 
 @click.command(name="agents")
-@output_option
-def command(output: str) -> None:
+@answer_option
+def command(form: AnswerForm) -> None:
     """Let five software agents with bursts of work negotiate for the GPUs of two nodes, for 20 seconds.
 
     The cluster is in memory and served as a Kubernetes API, with the scheduler and the library for agents as on a real
@@ -20,9 +20,9 @@ def command(output: str) -> None:
     """
     from dovetail.cli.demo.agents_story import demo, show
 
-    console = Console(stderr=output == "json")
-    found = run(demo(console, quiet=output == "json"), "the demo's cluster")
-    if output == "json":
-        write_answer_json("AgentsDemo", found)
+    console = Console(stderr=form.whole)
+    found = run(demo(console, quiet=form.whole), "the demo's cluster")
+    if form.whole:
+        write_answer(form, "AgentsDemo", found)
     else:
         show(found, console)

@@ -8,7 +8,7 @@ import logging
 import click
 
 from dovetail.cli import LazyGroup
-from dovetail.cli.output import output_option
+from dovetail.cli.answer_form import AnswerForm, answer_option
 
 _COMMANDS = {"agents": "Let five software agents negotiate for the GPUs of two nodes."}
 
@@ -17,9 +17,9 @@ _COMMANDS = {"agents": "Let five software agents negotiate for the GPUs of two n
     name="demo", cls=LazyGroup, prefix="dovetail.cli.demo.", lazy=_COMMANDS, invoke_without_command=True
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the cluster running for kubectl until Ctrl-C.")
-@output_option
+@answer_option
 @click.pass_context
-def command(context: click.Context, keep: bool, output: str) -> None:
+def command(context: click.Context, keep: bool, form: AnswerForm) -> None:
     """Run a small cluster on this machine and show what Dovetail does with it.
 
     The cluster is in memory and served as a Kubernetes API: two nodes of 8 GPUs in one rack, a GPU in MIG mode, a
@@ -31,6 +31,6 @@ def command(context: click.Context, keep: bool, output: str) -> None:
         # Imported here: the other demo needs nothing of it.
         from dovetail.cli.demo.jobs import show_jobs
 
-        show_jobs(keep=keep, output=output)
+        show_jobs(keep=keep, form=form)
     elif keep:
         raise click.UsageError("--keep is for `dovetail demo` alone")

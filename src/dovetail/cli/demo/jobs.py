@@ -14,10 +14,10 @@ import click
 from msgspec import Struct
 from rich.markup import escape
 
+from dovetail.cli.answer_form import AnswerForm, write_answer
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.demo.objects import NODES, REQUESTS, agent, cluster, others, train
-from dovetail.cli.output import write_answer_json
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster
@@ -61,12 +61,12 @@ class DemoAnswer(Struct, frozen=True):
     later: list[Why]
 
 
-def show_jobs(*, keep: bool, output: str) -> None:
+def show_jobs(*, keep: bool, form: AnswerForm) -> None:
     """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C."""
-    console = Console(stderr=output == "json")
-    stages = run(_demo(console, keep=keep, quiet=output == "json"), "the demo's cluster")
-    if output == "json":
-        write_answer_json("Demo", stages)
+    console = Console(stderr=form.whole)
+    stages = run(_demo(console, keep=keep, quiet=form.whole), "the demo's cluster")
+    if form.whole:
+        write_answer(form, "Demo", stages)
 
 
 class _Story(Struct):

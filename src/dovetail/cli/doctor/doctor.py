@@ -7,10 +7,11 @@ import sys
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import INCOMPLETE, output_option, write_answer_json
+from dovetail.cli.output import INCOMPLETE
 from dovetail.cli.scheduling import SCHEDULER_NAME, fabric_option, scheduler_name_option
 from dovetail.cli.snapshots import facts_in, snapshot_option
 
@@ -20,14 +21,14 @@ from dovetail.cli.snapshots import facts_in, snapshot_option
 @kubeconfig_options
 @scheduler_name_option
 @fabric_option
-@output_option
+@answer_option
 def command(
     kubeconfig: str | None,
     context: str | None,
     files: tuple[str, ...],
     scheduler_name: str,
     fabric: tuple[str, ...],
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Find faults in the GPU setup of a cluster, and show how to fix each.
 
@@ -48,8 +49,8 @@ def command(
     else:
         config = config_of(kubeconfig, context)
         answer = run(look(config, scheduler_name, fabric), config.server)
-    if output == "json":
-        write_answer_json("Doctor", answer)
+    if form.whole:
+        write_answer(form, "Doctor", answer)
     else:
         show(answer, Console())
     levels = {one.level for one in answer.findings}

@@ -19,8 +19,8 @@ from dovetail.advice.layout import PlanError
 from dovetail.advice.memory import MemoryQuestion, Plan, memory
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import CHECKPOINTING, METHODS, TARGETS, Training
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.memory.report import show, show_models
-from dovetail.cli.output import output_option, write_answer_json
 from dovetail.core.json_text import JsonError, decode_json
 
 _MOST_BYTES = 1 << 20
@@ -93,16 +93,16 @@ _with_default = partial(click.option, show_default=True)
 @_with_default(
     "--lora-targets", type=click.Choice([*TARGETS]), default="all", help="LoRA and QLoRA: matrices with an adapter."
 )
-@output_option
+@answer_option
 @click.pass_context
-def command(ctx: click.Context, /, model: str | None, listed: bool, output: str, **options: Any) -> None:
+def command(ctx: click.Context, /, model: str | None, listed: bool, form: AnswerForm, **options: Any) -> None:
     """Compute the GPU memory that a model needs to be served or trained, and which GPUs and MIG profiles hold it.
 
     MODEL is a Hugging Face config.json, a folder with one, or a built-in model (--list). Without --train it is served.
     The answer is computed from the sizes of the model. Needs no cluster, no GPU and no network.
     """
     if listed and model is None:
-        show_models(output)
+        show_models(form)
         return
     if model is None or listed:
         raise click.UsageError("name a MODEL, a config.json or a built-in model, or use --list")
@@ -118,8 +118,8 @@ def command(ctx: click.Context, /, model: str | None, listed: bool, output: str,
         answer = memory(asked, sized_for, shown)
     except PlanError as error:
         raise click.UsageError(str(error)) from error
-    if output == "json":
-        write_answer_json("MemoryEstimate", answer)
+    if form.whole:
+        write_answer(form, "MemoryEstimate", answer)
     else:
         show(answer)
 

@@ -15,8 +15,9 @@ from dovetail.advice.config import read
 from dovetail.advice.layout import ParallelLayout
 from dovetail.advice.memory import MemoryEstimate, MemoryRoom, MigSliceFit
 from dovetail.advice.serving import Serving
+from dovetail.cli.answer_form import AnswerForm, write_answer
 from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, write_answer_json
+from dovetail.cli.output import count
 
 _SAME_ROW_PERCENT = 3
 _NAMES = ("GPU", "of")
@@ -35,12 +36,12 @@ class KnownModel(Struct, frozen=True):
     active: int
 
 
-def show_models(output: str) -> None:
+def show_models(form: AnswerForm) -> None:
     """Print the built-in models."""
     models = [(entry, read(entry.config)) for entry in catalog.entries()]
-    if output == "json":
+    if form.whole:
         known = [KnownModel(one.name, one.source, one.licence, one.date, m.parameters, m.active) for one, m in models]
-        write_answer_json("KnownModel", known)
+        write_answer(form, "KnownModel", known)
         return
     table = _table("model", "parameters >", "active >", "context >", "published", "licence", "source")
     for entry, model in models:

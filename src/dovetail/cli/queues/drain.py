@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options, run
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_queues
-from dovetail.cli.output import TIMED_OUT, output_option, write_answer_json
+from dovetail.cli.output import TIMED_OUT
 from dovetail.cli.quantities import DurationParam
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _LATE_MS = 10_000
               help="How long to wait at most, such as 2h. Default: without end.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what runs, and when it has ended; write nothing.")
 @cluster_options
-@output_option
+@answer_option
 def command(
     source: ClusterSource,
     name: str,
@@ -39,7 +40,7 @@ def command(
     no_wait: bool,
     timeout_s: float | None,
     dry_run: bool,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Stop QUEUE and the queues below it, and wait until nothing runs in them.
 
@@ -63,8 +64,8 @@ def command(
         plan = queue_drain_plan(source.state(), name, stop, source.now_ms)
     except JobNotFound as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_answer_json("QueueDrainPlan", plan)
+    if form.whole:
+        write_answer(form, "QueueDrainPlan", plan)
     else:
         show(plan, source.now_ms, Console())
     if dry_run or source.config is None:

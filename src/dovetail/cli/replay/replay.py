@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail import __version__
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
-from dovetail.cli.output import output_option, write_answer_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -29,8 +29,8 @@ _EXIT_CODES = {"equal": 0, "differs": 1, "unusable": 2}
 @click.option(
     "--decision", "decision", metavar="ID", help="Show only the step with this id, RUN-STEP, and its reasons."
 )
-@output_option
-def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
+@answer_option
+def command(paths: tuple[Path, ...], decision: str | None, form: AnswerForm) -> None:
     """Repeat the decisions of a recording, and check that every one is the same.
 
     PATH is a directory into which `dovetail scheduler` recorded, or files of it, which may be compressed with gzip.
@@ -44,18 +44,18 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
 
     runs, wrong = find(paths)
     if decision is not None:
-        _one(runs, wrong, decision, output)
+        _one(runs, wrong, decision, form)
         return
     replays = _replayed(runs)
-    if output == "json":
-        write_answer_json("ReplayReport", ReplayReport(__version__, replays, [str(error) for error in wrong]))
+    if form.whole:
+        write_answer(form, "ReplayReport", ReplayReport(__version__, replays, [str(error) for error in wrong]))
     else:
         show_runs(replays, wrong, Console())
     codes = [_EXIT_CODES[done.verdict] for done in replays] + [_EXIT_CODES["unusable"]] * len(wrong)
     sys.exit(max(codes))
 
 
-def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, output: str) -> None:
+def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, form: AnswerForm) -> None:
     """Print the step of a decision id."""
     from dovetail.cli.replay.decision import show
     from dovetail.cli.replay.report import ReplayDifference, difference_lines
@@ -72,13 +72,13 @@ def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, outp
         click.echo(str(error))
         sys.exit(_EXIT_CODES["unusable"])
     except Differs as error:
-        if output == "json":
-            write_answer_json("ReplayDifference", ReplayDifference(__version__, error.difference))
+        if form.whole:
+            write_answer(form, "ReplayDifference", ReplayDifference(__version__, error.difference))
         else:
             click.echo("\n".join(difference_lines(error.difference, error.recorded_by)))
         sys.exit(_EXIT_CODES["differs"])
-    if output == "json":
-        write_answer_json("ReplayedDecision", answer)
+    if form.whole:
+        write_answer(form, "ReplayedDecision", answer)
     else:
         show(answer, Console())
 

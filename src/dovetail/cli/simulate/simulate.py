@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_whole
 from dovetail.cli.cluster import at_option, now_ms, print_problems
 from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
-from dovetail.cli.output import output_option, versioned, write_json
+from dovetail.cli.output import versioned
 from dovetail.cli.scheduling import fabric_option
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.kube.manifests.documents import ManifestError
@@ -137,8 +138,8 @@ class _Weight(click.ParamType[Any]):
 @at_option("With MANIFEST: the time that it describes, such as 2026-01-31T12:00:00Z. Default: now.")
 @fabric_option
 @plot_option("Also draw the result.", "FILE.png")
-@output_option
-def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, output: str, **options: Any) -> None:
+@answer_option
+def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, form: AnswerForm, **options: Any) -> None:
     """Run a trace or manifests through the scheduler's core under a virtual clock.
 
     \b
@@ -167,9 +168,9 @@ def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, out
     with _written(history) as observer:
         runs = [_run(task, policy, options, console, observer) for policy in policies]
     reports = [task.report(run) for run in runs]
-    if output == "json":
+    if form.whole:
         found = [versioned(type(report).__name__, report) for report in reports]
-        write_json(found if len(found) > 1 else found[0])
+        write_whole(form, found if len(found) > 1 else found[0])
     elif len(reports) > 1:
         compare([report for report in reports if isinstance(report, QueueReport)], Console())
     else:

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import INCOMPLETE, output_option, write_answer_json
+from dovetail.cli.output import INCOMPLETE
 from dovetail.cli.snapshots import facts_in, snapshot_option
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _AGAIN_S = 1.5
               envvar="DOVETAIL_PROMETHEUS_CA", help="File with the certificates of its authority.")  # fmt: skip
 @snapshot_option
 @kubeconfig_options
-@output_option
+@answer_option
 def command(
     kubeconfig: str | None,
     context: str | None,
@@ -48,7 +49,7 @@ def command(
     order: Order,
     once: bool,
     words: str,
-    output: str,
+    form: AnswerForm,
     url: str,
     token: str | None,
     authority: str | None,
@@ -68,7 +69,7 @@ def command(
     query, console = TopQuery(by, order, words), Console()
     if files:
         _, reading = facts_in(files, "top", TopReading, kubeconfig=kubeconfig, context=context, prometheus=url)
-        _print(top(reading, query), output, console)
+        _print(top(reading, query), form, console)
         return
     if url:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
@@ -76,19 +77,19 @@ def command(
         source: TopSource = PrometheusSource(PrometheusAccess(url, token or "", authority or ""))
     else:
         source = ExporterSource(config_of(kubeconfig, context))
-    if output == "table" and not once and console.is_terminal and sys.stdin.isatty():
+    if not form.whole and not once and console.is_terminal and sys.stdin.isatty():
         screen = started(Screen(order=order, words=words), by)
         if not run(_live(source, screen, colours=coloured(console)), source.name):
             raise click.Abort
         return
-    _print(top(run(read_once(source), source.name), query), output, console)
+    _print(top(run(read_once(source), source.name), query), form, console)
 
 
-def _print(answer: Top, output: str, console: Console) -> None:
+def _print(answer: Top, form: AnswerForm, console: Console) -> None:
     from dovetail.cli.top.report import show
 
-    if output == "json":
-        write_answer_json("Top", answer)
+    if form.whole:
+        write_answer(form, "Top", answer)
     else:
         show(answer, console)
     if answer.summary.unread_nodes:

@@ -48,4 +48,8 @@ KEYS = (
     WatchKey("q", "quit", "q", "end"),
 )
 """What each page is bound to. Ctrl-C ends too, as an interrupt."""
-BINDINGS = [Binding(one.keys, one.action, one.help, show=False) for one in KEYS]
+# With priority the actions come in the order of the keys, and what is typed after / or : goes to the line of input also
+# if it comes at once. A key that comes before its page is there has no action then; it comes again when it is, without.
+BINDINGS = [
+    Binding(one.keys, one.action, one.help, show=False, priority=priority) for one in KEYS for priority in (True, False)
+]

@@ -191,13 +191,17 @@ class WatchPage(Screen[None]):
 
     # The line of input.
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While the line of input is open keys belong to it, but the one that closes it."""
+        return self.ready and (action == "back" or not self.query_one("#prompt", Input).display)
+
     def open_prompt(self, first: str) -> None:
         """Read a line, which begins with : or /."""
         prompt = self.query_one("#prompt", Input)
         prompt.value, prompt.display = first, True
         prompt.cursor_position = len(first)
         self.query_one("#foot").display = False
-        prompt.focus()
+        self.set_focus(prompt)
 
     def close_prompt(self) -> bool:
         """Close it; False if it was not open."""
@@ -218,8 +222,10 @@ class WatchPage(Screen[None]):
             self.typed(event.value[1:])
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.close_prompt()
-        if event.value.startswith(":"):
+        if not self.close_prompt():
+            # It was closed by the one before, with which this key came at once.
+            self.action_open()
+        elif event.value.startswith(":"):
             self._command(event.value[1:].strip())
 
     def typed(self, words: str) -> None:
