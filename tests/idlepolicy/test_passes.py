@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.idlepolicy.reading import ClusterReader
 from dovetail.idlepolicy.run import IdlePolicyOptions
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -234,16 +235,26 @@ async def test_what_changes_between_the_decision_and_the_act_is_left_alone(
         await notify(*arguments)
         cluster.reports("n1", {})
 
-    async def withdrawn(*arguments: Any) -> None:
-        await notify(*arguments)
+    async def withdrawn() -> None:
         found = cluster.get("deployments.apps", "web")
         rest = {k: v for k, v in found["metadata"]["annotations"].items() if k != "dovetail.dev/when-idle"}
         cluster.put({**found, "metadata": {**found["metadata"], "annotations": rest}})
 
-    for change in (used, withdrawn):
-        monkeypatch.setattr(type(cluster.passes), "_notify", change)
-        await cluster.after(3, ("n1", {uid: START}))
-        assert cluster.get("deployments.apps", "web")["spec"] == top["spec"], change
+    monkeypatch.setattr(type(cluster.passes), "_notify", used)
+    await cluster.after(3, ("n1", {uid: START}))
+    assert cluster.get("deployments.apps", "web")["spec"] == top["spec"]
+    monkeypatch.setattr(type(cluster.passes), "_notify", notify)
+    again = ClusterReader.again
+
+    async def withdrawn_last(self: ClusterReader, *arguments: Any) -> Any:
+        found = await again(self, *arguments)
+        await withdrawn()
+        return found
+
+    monkeypatch.setattr(ClusterReader, "again", withdrawn_last)
+    await cluster.after(1, ("n1", {uid: START}))
+    found = cluster.get("deployments.apps", "web")
+    assert found["spec"] == top["spec"] and "dovetail.dev/when-idle" not in found["metadata"]["annotations"]
 
 
 async def test_kueue_keeps_its_jobs(cluster: Cluster) -> None:

@@ -84,6 +84,8 @@ def _consequence(workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> str:
         return "Nothing is changed: end it if nobody needs it."
     consent = workload.kind.way.consent
     becomes = _INTENT[consent == SUSPEND]
+    if workload.when_idle == consent and not facts.consents:
+        return f"Nothing is changed: {title} is {becomes} already, or Kueue would resume it."
     if not facts.consents:
         return (
             f"Nothing is changed: end it if nobody needs it. With the annotation {_KEY}: {consent} on {title} it would "
