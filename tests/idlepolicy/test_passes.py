@@ -176,7 +176,7 @@ async def test_a_pod_without_gpus_does_not_count(cluster: Cluster) -> None:
 @pytest.mark.parametrize("forged", ["uid", "namespace", "labels", "kind"])
 async def test_a_pod_cannot_claim_the_workload_of_another(cluster: Cluster, forged: str) -> None:
     """The Deployment consents, and none of its own pods has GPUs."""
-    top, of = deployment(cluster)
+    _, of = deployment(cluster)
     owner, labels = {**of, "metadata": {**of["metadata"]}}, {"app": "web"}
     if forged == "uid":
         owner["metadata"]["uid"] = "another"
@@ -191,7 +191,7 @@ async def test_a_pod_cannot_claim_the_workload_of_another(cluster: Cluster, forg
     else:
         owner["apiVersion"] = "apps.example.com/v1"
     await nothing_is_stopped(cluster, {cluster.pod("forged", owner, labels=labels): START})
-    assert top["spec"]["replicas"] == 2
+    assert cluster.events("GPUsIdle") == [("Pod", "forged")]
     if forged == "namespace":
         theirs = cluster.playground.store.get("deployments.apps", "other", "theirs")
         assert theirs is not None and theirs["spec"].get("replicas") != 0
