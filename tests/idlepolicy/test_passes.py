@@ -136,6 +136,18 @@ async def test_each_kind_is_stopped_in_its_own_way(cluster: Cluster, kind: str) 
     assert found == value
 
 
+async def test_the_workers_of_a_leader_without_gpus_are_of_its_leader_worker_set(cluster: Cluster) -> None:
+    api, labels = "leaderworkerset.x-k8s.io/v1", {"leaderworkerset.sigs.k8s.io/name": "llm"}
+    top = cluster.put(workload("LeaderWorkerSet", "llm", {"replicas": 1}, api=api, when_idle="scale-to-zero"))
+    leaders = cluster.put(workload("StatefulSet", "llm", selected("llm"), owner=top))
+    uid = cluster.pod("llm-0", leaders, gpus=0, labels=labels)
+    leader = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "llm-0", "uid": uid}}
+    workers = cluster.put(workload("StatefulSet", "llm-0", selected("llm"), owner=leader))
+    idle = {cluster.pod(f"llm-0-{i}", workers, labels=labels): START for i in (1, 2)}
+    await until_due(cluster, idle)
+    assert cluster.get("leaderworkersets.leaderworkerset.x-k8s.io", "llm")["spec"] == {"replicas": 0}
+
+
 async def nothing_is_stopped(cluster: Cluster, idle: dict[str, int], name: str = "web") -> None:
     before = cluster.get("deployments.apps", name)["spec"]
     await until_due(cluster, idle)
@@ -173,13 +185,15 @@ async def test_a_pod_without_gpus_does_not_count(cluster: Cluster) -> None:
     assert cluster.get("deployments.apps", "web")["spec"]["replicas"] == 0
 
 
-@pytest.mark.parametrize("forged", ["uid", "namespace", "labels", "kind"])
+@pytest.mark.parametrize("forged", ["uid", "name", "namespace", "labels", "kind"])
 async def test_a_pod_cannot_claim_the_workload_of_another(cluster: Cluster, forged: str) -> None:
     """The Deployment consents, and none of its own pods has GPUs."""
     _, of = deployment(cluster)
     owner, labels = {**of, "metadata": {**of["metadata"]}}, {"app": "web"}
     if forged == "uid":
         owner["metadata"]["uid"] = "another"
+    elif forged == "name":
+        owner["metadata"]["name"] = "../replicasets/web-1"
     elif forged == "namespace":
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}}
         cluster.put(namespace)

@@ -38,6 +38,7 @@ DEFINITIONS: tuple[Document, ...] = (
     *yaml.safe_load_all((ROOT / "deploy/crds/gpunode.yaml").read_text()),
     definition("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"),
     definition("kubeflow.org", "v1", "Notebook", "notebooks"),
+    definition("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
 )
 
 

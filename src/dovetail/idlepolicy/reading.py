@@ -5,8 +5,8 @@ Rules
 - A node reports its own pods alone, and only a report counts that is at most `FRESH_MS` old: of a node that is away,
   or whose agent is, no pod is idle. A pod is idle since it was created at the earliest, whatever its node reports.
 - The workload of a pod is the last of its controllers, from the pod up, that is in the table of kinds. Each of them has
-  to be there under the uid that the reference has; references do not leave the namespace. Where one is not, the pod has
-  no workload: it gets a notice, and nothing is stopped.
+  to be there under the uid that the reference has; references do not leave the namespace, and the API server takes any
+  name in them. Where one is not, the pod has no workload: it gets a notice, and nothing is stopped.
 - The pods of a workload are those that its kind's label or its selector finds, and the pod from which it was found has
   to be one of them. It is idle if each of them that holds GPUs, or waits for some, is.
 - When its owner had a notice is in its annotation `dovetail.dev/idle-noticed`. An owner that writes another time there
@@ -28,7 +28,7 @@ from dovetail.jobs.kinds import Document, at, text_at
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import NotFound
 from dovetail.kube.api.listing import list_all
-from dovetail.kube.api.resources import GPU_NODES, PODS
+from dovetail.kube.api.resources import GPU_NODES, NAME, PODS
 from dovetail.kube.objects.base import ObjectMeta, OwnerReference, Wire, epoch_ms
 from dovetail.kube.objects.holding import UNFINISHED, HoldingPod
 from dovetail.kube.objects.topology import PodIdleSince
@@ -39,7 +39,8 @@ FRESH_MS = 420_000
 _AHEAD_MS = 60_000
 """By how much the clock of a node may be ahead."""
 _MOST_CONTROLLERS = 4
-"""TrainJob, JobSet, Job: no kind of the table is further from its pods."""
+"""The worker of a LeaderWorkerSet: its StatefulSet, the leader, the leader's StatefulSet, the LeaderWorkerSet. No kind
+of the table is further from its pods."""
 
 
 class _Status(Wire, frozen=True):
@@ -97,7 +98,7 @@ class ClusterReader:
     async def reports_of(self, nodes: Iterable[str], now_ms: int) -> Reports:
         """Of these nodes, as the API server has them now."""
         found = {}
-        for name in sorted(set(nodes)):
+        for name in sorted(set(nodes) - {""}):
             try:
                 one = await self._client.request("GET", GPU_NODES.path(None, name), decode=ReportingNode)
             except NotFound:
@@ -119,7 +120,8 @@ class ClusterReader:
             above = stoppable(reference.api_version.rpartition("/")[0], reference.kind) if reference else None
             if reference is None or above is None:
                 break
-            found = await self._object(above, namespace, reference.name, reference.uid)
+            named = NAME.fullmatch(reference.name)
+            found = await self._object(above, namespace, reference.name, reference.uid) if named else None
             if found is None:
                 return _alone(pod, reports)
             kind, document = above, found

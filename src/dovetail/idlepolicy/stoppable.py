@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.jobs.kinds import JOB_KINDS, KUEUE_LABEL, Document, JobKind, at
-from dovetail.kube.api.resources import DEPLOYMENTS, STATEFUL_SETS, Resource
+from dovetail.kube.api.resources import DEPLOYMENTS, PODS, STATEFUL_SETS, Resource
 from dovetail.kube.manifests.templates import LEADER_WORKER_SETS
 from dovetail.kube.translate.annotations import IDLE_CHOICES
 
@@ -86,6 +86,8 @@ def _way(job: JobKind) -> Way | None:
 STOPPABLE: tuple[Stoppable, ...] = (
     *(Stoppable(job, _way(job)) for job in JOB_KINDS),
     Stoppable(JobKind(NOTEBOOKS, "notebook-name"), _NOTEBOOK),
+    # Of a LeaderWorkerSet the leader owns the StatefulSet of its workers.
+    Stoppable(JobKind(PODS)),
 )
 _BY_KIND = {(one.resource.group, one.resource.kind): one for one in STOPPABLE}
 
