@@ -32,6 +32,8 @@ from dovetail.cost.idle_pods import IdleList, IdleRow
 from dovetail.history.collector import endpoints as collector_endpoints
 from dovetail.history.collector import metrics as collector_metrics
 from dovetail.history.records import Outcome
+from dovetail.idlepolicy import metrics as idle_metrics
+from dovetail.idlepolicy import run as idle_policy
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.objects.views import VIEWS
@@ -179,6 +181,7 @@ def test_reasons() -> None:
         (metrics, "The scheduler's"),
         (operator_metrics, "The operator's"),
         (plane_metrics, "Of agents' endpoints"),
+        (idle_metrics, "Of the policy about idle workloads"),
         (collector_metrics, ""),
     ],
 )
@@ -198,6 +201,7 @@ def test_endpoints() -> None:
     assert first(reference("metrics", "path", "The scheduler's")) == list(endpoints.PATHS)
     assert first(reference("metrics", "path", "The operator's")) == list(operator_endpoints.PATHS)
     assert first(reference("metrics", "path", "Of agents' endpoints")) == list(probes.PATHS)
+    assert first(reference("metrics", "path", "Of the policy about idle workloads")) == list(idle_policy.PATHS)
 
 
 def test_the_metrics_of_the_agent() -> None:

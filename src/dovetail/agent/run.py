@@ -245,6 +245,7 @@ class Agent:
             newest = self._known.newest
             found = len(newest.gpus) if newest.sight != "none" else None
             self._health.take(checks.look(readings, found, time.time_ns() // 1_000_000, sees_processes=sees))
+            self._publisher.idle(exporting.idle())
 
     async def _publish(self) -> None:
         await self._may_publish.wait()

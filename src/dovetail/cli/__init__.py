@@ -37,6 +37,7 @@ _COMMANDS = {
     "history": "Show jobs of the past: submitted, waited, placed where, how often, ended, and how.",
     "hold": "Keep jobs that wait from starting, until `release`.",
     "idle": "Show which pods hold GPUs and do not use them: since when, what it cost, and what to do.",
+    "idle-policy": "Write notices about idle pods, and stop idle workloads whose owners consent to it.",
     "install": "Install Dovetail on a cluster, or upgrade it.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and show why others are passed over.",
     "jobs": "List the jobs that run, wait or are done: user, queue, GPUs, nodes, reason, start and end.",
@@ -79,7 +80,8 @@ CLOSED_PIPE = 128 + 13
 class LazyGroup(click.Group):
     """A group that imports a subcommand only when it is used, so that `dovetail --help` does not import numpy.
 
-    `lazy` has the name and help of each subcommand; the subcommand is `command` of the module `prefix` + name.
+    `lazy` has the name and help of each subcommand; the subcommand is `command` of the module `prefix` + name,
+    with `_` for `-`.
     """
 
     def __init__(self, prefix: str, lazy: Mapping[str, str], **options: Any) -> None:
@@ -94,7 +96,7 @@ class LazyGroup(click.Group):
             return None
         # An import leaves no garbage, and the collector would take a part of the start-up time to find none.
         gc.disable()
-        command: click.Command = importlib.import_module(f"{self._prefix}{cmd_name}").command
+        command: click.Command = importlib.import_module(f"{self._prefix}{cmd_name.replace('-', '_')}").command
         gc.freeze()
         gc.enable()
         return command

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events on pods that leave their GPUs idle, for their owners: `kubectl describe pod` shows them.
+"""Events on pods that leave their GPUs idle and on what makes these pods, for their owners: `kubectl describe` shows
+them.
 
 Rules
-- A pod has one event for each time in which it is idle: its name is made of the pod and of the begin of that time. So
-  to write it again changes nothing, until the API server drops it, after an hour unless it is set otherwise.
-- An event changes nothing of the pod. To write it takes the right to create events in the pod's namespace.
+- An object has one event of a reason for each time in which it is idle: its name is made of the object, the reason and
+  the begin of that time. So to write it again changes nothing, until the API server drops it, after an hour unless it
+  is set otherwise.
+- An event changes nothing of the object. To write it takes the right to create events in the object's namespace.
 """
 
 from __future__ import annotations
@@ -19,20 +21,24 @@ from msgspec import Struct
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import AlreadyExists, KubeError
-from dovetail.kube.api.resources import EVENTS
-from dovetail.kube.api.texts import clipped
+from dovetail.kube.api.resources import EVENTS, PODS, Resource
+from dovetail.kube.api.texts import NOTE_BYTES, clipped
 
-REPORTER, REASON = "dovetail.dev/idle", "GPUsIdle"
-_LONGEST_POD, _LONGEST_INSTANCE, _NOTE_BYTES = 230, 128, 1024
+REPORTER, REASON, STOPPED_REASON = "dovetail.dev/idle", "GPUsIdle", "IdleStopped"
+_LONGEST_NAME, _LONGEST_INSTANCE = 200, 128
+_SUFFIXES = {REASON: "idle", STOPPED_REASON: "stopped"}
 
 
 class Notice(Struct, frozen=True):
-    """A pod (NAMESPACE/NAME and uid) that is idle since then, and what its owner is to read."""
+    """An object (NAMESPACE/NAME and uid; a pod unless `resource` is another kind) that is idle since then, and what its
+    owner is to read. `reason` STOPPED_REASON: it was stopped for that."""
 
-    pod: str
+    name: str
     uid: str
     since: datetime
     note: str
+    resource: Resource = PODS
+    reason: str = REASON
 
 
 class Noticed(Struct, frozen=True):
@@ -45,32 +51,41 @@ class Noticed(Struct, frozen=True):
 
 async def write(config: ClusterConfig, notices: Sequence[Notice], now: datetime) -> Noticed:
     """Write the events. One that is refused keeps no other from being written."""
-    written, there, refused = [], [], []
+    written, there, refused = list[str](), list[str](), list[tuple[str, str]]()
     async with Client(config, user_agent="dovetail") as client:
         for one in notices:
-            namespace, _, name = one.pod.partition("/")
             try:
-                await client.request("POST", EVENTS.path(namespace), _event(one, namespace, name, now))
-                written.append(one.pod)
-            except AlreadyExists:
-                there.append(one.pod)
+                (written if await write_one(client, one, now) else there).append(one.name)
             except KubeError as error:
-                refused.append((one.pod, str(error)))
+                refused.append((one.name, str(error)))
     return Noticed(tuple(written), tuple(there), tuple(refused))
 
 
+async def write_one(client: Client, notice: Notice, now: datetime) -> bool:
+    """Write the event; False where it is there. Raises ApiError."""
+    namespace, _, name = notice.name.partition("/")
+    try:
+        await client.request("POST", EVENTS.path(namespace), _event(notice, namespace, name, now))
+    except AlreadyExists:
+        return False
+    return True
+
+
 def _event(one: Notice, namespace: str, name: str, now: datetime) -> dict[str, Any]:
-    since_s = round(one.since.timestamp())
+    since_s, kind = round(one.since.timestamp()), one.resource.kind
+    of = "" if one.resource == PODS else f"{kind.lower()}-"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"namespace": namespace, "name": f"{name[:_LONGEST_POD]}.idle-{since_s:x}"},
+        "metadata": {"namespace": namespace, "name": f"{name[:_LONGEST_NAME]}.{of}{_SUFFIXES[one.reason]}-{since_s:x}"},
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": REPORTER,
         "reportingInstance": socket.gethostname()[:_LONGEST_INSTANCE] or REPORTER,
-        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": one.uid},
-        "reason": REASON,
-        "action": "Checking",
+        "regarding": {
+            "apiVersion": one.resource.api_version, "kind": kind, "namespace": namespace, "name": name, "uid": one.uid,
+        },
+        "reason": one.reason,
+        "action": "Checking" if one.reason == REASON else "Stopping",
         "type": "Warning",
-        "note": clipped(one.note, _NOTE_BYTES),
-    }
+        "note": clipped(one.note, NOTE_BYTES),
+    }  # fmt: skip

@@ -274,8 +274,8 @@ async def test_the_processes_on_gpus_that_their_pods_do_not_hold(api: Api, clock
     assert api.objects["gpu-1"]["status"]["foreignProcesses"] == []
 
 
-async def test_idle_pods_are_written_with_what_is_due_anyway(api: Api, clocks: Clocks) -> None:
-    """Pods may pause again and again: that is no reason to write."""
+async def test_idle_pods_are_written_with_what_is_due_anyway_and_used_ones_at_once(api: Api, clocks: Clocks) -> None:
+    """Pods may pause again and again: that is no reason to write. What is used must not be taken for idle."""
     mine = writer(api, clocks)
     await mine.write(status())
     idle = status(health=NodeHealth(idle={"u-x": 1_767_268_800_000}))
@@ -286,9 +286,13 @@ async def test_idle_pods_are_written_with_what_is_due_anyway(api: Api, clocks: C
     clocks.wait(1)
     await mine.write(idle)
     assert api.objects["gpu-1"]["status"]["idlePods"] == [{"uid": "u-x", "since": "2026-01-01T12:00:00Z"}]
+    assert mine.idle == {"u-x"}
     clocks.wait(1)
-    await mine.write(status(unhealthy=UNHEALTHY))
-    assert api.objects["gpu-1"]["status"]["idlePods"] == []
+    await mine.write(status(health=NodeHealth(idle={"u-y": 1_767_268_800_000})))
+    assert [one["uid"] for one in api.objects["gpu-1"]["status"]["idlePods"]] == ["u-y"] and mine.idle == {"u-y"}
+    clocks.wait(1)
+    await mine.write(status())
+    assert api.objects["gpu-1"]["status"]["idlePods"] == [] and not mine.idle
 
 
 def test_of_many_processes_those_with_the_most_memory_are_listed() -> None:

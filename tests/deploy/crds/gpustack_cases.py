@@ -62,6 +62,12 @@ CONTRADICTIONS: list[Case] = [
     (lambda s: s.update(history={"extraArgs": ["--store=/tmp/x"]}), "spec.history.extraArgs", "must not set"),
     (lambda s: s.update(history={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
      "spec.history.resources.requests", "above the limits"),
+    (lambda s: s.update(idle={"notifyAfter": "9m"}), "spec.idle.notifyAfter", "at least 10m"),
+    (lambda s: s.update(idle={"actAfter": "59m"}), "spec.idle.actAfter", "below notifyAfter"),
+    (lambda s: s.update(idle={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
+     "spec.idle.resources.requests", "above the limits"),
+    (lambda s: s.update(idle={"enabled": True}, agent={"enabled": False}, validation={"enabled": False},
+                        startupTaint=False), "spec.idle.enabled", "agents report"),
     (lambda s: s.update(driver={"mode": "Container"}), "spec.driver.image", "must name a driver container"),
     (lambda s: s.update(driver={"image": f"x@{DIGEST}"}), "spec.driver.image", "nothing otherwise"),
     (lambda s: s.update(runtime={"className": ""}), "spec.runtime.createClass", "must be false"),
@@ -69,6 +75,10 @@ CONTRADICTIONS: list[Case] = [
     (lambda s: s.update(validation={"command": ["x"]}), "spec.validation.command", "must be left out"),
 ]  # fmt: skip
 VALUES: list[Case] = [
+    *((lambda s, text=text: s.update(idle={"grace": text}), "spec.idle.grace", "")
+      for text in ("", "0h", "1d", "-1h", "1.5h", "99999h", "1h 30m", "h")),
+    (lambda s: s.update(idle={"actsPerHour": 61}), "spec.idle.actsPerHour", ""),
+    (lambda s: s.update(idle={"exemptNamespaces": ["A b"]}), "spec.idle.exemptNamespaces[0]", ""),
     # Values that do not fit.
     (lambda s: s.update(image={"digest": "sha256:0"}), "spec.image.digest", ""),
     (lambda s: s.update(driver={"mode": "Container", "image": "x:1"}), "spec.driver.image", ""),

@@ -27,6 +27,7 @@ DIGEST = "sha256:" + "0" * 64
 POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
 WITH_ALL = {
     "agentPlanes": {"enabled": True},
+    "idle": {"enabled": True},
     "driver": {"mode": "Container", "image": f"driver@{DIGEST}"},
     "runtime": {"configure": f"toolkit@{DIGEST}"},
     "agent": {

@@ -15,6 +15,7 @@ from dovetail import __version__
 from dovetail.agent.config import read as read_config
 from dovetail.cli.agent.run import command as agent_command
 from dovetail.cli.collector import command as collector_command
+from dovetail.cli.idle_policy import command as idle_policy_command
 from dovetail.cli.plane.serve import command as serve_command
 from dovetail.cli.scheduler import command as scheduler_command
 from dovetail.core.labels import matches
@@ -46,6 +47,7 @@ MONITORS = Found(
 POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
 AGENT_PLANES = {"agentPlanes": {"enabled": True}}
+IDLE = {"idle": {"enabled": True}}
 HISTORY = {"history": {"enabled": True}}
 
 
@@ -82,11 +84,11 @@ def selected(daemon_set: Document, labels: dict[str, str]) -> bool:
 
 def test_an_empty_spec_is_what_deploy_installs_by_hand() -> None:
     """But for labels and owner, the image, and that the operator replaces the agents' pods. An empty spec has no
-    endpoints of agents, and no history."""
+    endpoints of agents, no history, and no policy about idle workloads."""
     assert "StatefulSet" not in {one["kind"] for one in objects()}
-    folders = (DEPLOY, DEPLOY / "agent", DEPLOY / "agent-planes", DEPLOY / "functions/history")
+    folders = (DEPLOY, DEPLOY / "agent", DEPLOY / "agent-planes", DEPLOY / "functions/history", DEPLOY / "idle-policy")
     by_hand = {(one["kind"], one["metadata"]["name"]): one for folder in folders for one in build(folder)}
-    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES | HISTORY)}
+    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES | HISTORY | IDLE)}
     added = {(kind, name) for kind, name in rendered.keys() - by_hand.keys() if kind != "ConfigMap"}
     assert added == {("RuntimeClass", "nvidia")}
     assert {kind for kind, _ in by_hand.keys() - rendered.keys()} == {"Namespace"}
@@ -276,7 +278,35 @@ def test_options_of_the_collector_and_its_volume() -> None:
         assert [one.field for one in refused.problems] == ["spec.history.extraArgs"], name
 
 
-@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes", "history"])
+def test_options_of_the_policy_about_idle_workloads() -> None:
+    idle = {
+        "enabled": True, "notifyAfter": "30m", "actAfter": "1h30m", "grace": "20m", "actsPerHour": 2,
+        "exemptNamespaces": ["ops", "prod"],
+    }  # fmt: skip
+    (container,) = containers(select(objects({"idle": idle}), "StatefulSet", "dovetail-idle-policy"))
+    assert container["args"] == [
+        "idle-policy", "--notify-after=30m", "--act-after=1h30m", "--grace=20m", "--acts-per-hour=2",
+        "--exempt-namespace=ops", "--exempt-namespace=prod",
+    ]  # fmt: skip
+    known = {option: param.default for param in idle_policy_command.params for option in param.opts}
+    assert {one.partition("=")[0] for one in container["args"][1:]} <= known.keys()
+    spec = StackSpec().idle
+    defaults = [known[name] for name in ("--notify-after", "--act-after", "--grace", "--acts-per-hour")]
+    assert defaults == [spec.notify_after, spec.act_after, spec.grace, spec.acts_per_hour]
+
+
+def test_nothing_may_change_a_workload_unless_the_policy_is_switched_on() -> None:
+    for spec, may in (({}, False), (IDLE, True)):
+        found = {
+            (group, resource)
+            for role in objects(spec | AGENT_PLANES | HISTORY) if role["kind"] == "ClusterRole"
+            for rule in role["rules"] if "patch" in rule["verbs"] and "*" not in rule["verbs"]
+            for group in rule["apiGroups"] for resource in rule["resources"]
+        }  # fmt: skip
+        assert (("apps", "deployments") in found, ("batch", "jobs") in found) == (may, may)
+
+
+@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes", "history", "idle"])
 def test_a_request_above_a_limit_of_the_manifest_is_a_problem(part: str) -> None:
     result = made({part: {"enabled": True, "resources": {"requests": {"memory": "9Gi"}}}})
     assert [one.field for one in result.problems] == [f"spec.{part}.resources.requests"]
@@ -541,10 +571,15 @@ def test_the_classes_of_claims_are_those_of_the_how_to() -> None:
     ],
 )
 def test_how_prometheus_finds_the_pods(scrape: str, found: Found, monitors: bool, annotated: bool) -> None:
-    rendered = objects({"metrics": {"scrape": scrape, "intervalSeconds": 30}} | AGENT_PLANES | HISTORY, found)
-    assert {*names(rendered, "ServiceMonitor"), *names(rendered, "PodMonitor")} == (
-        {"dovetail-scheduler", "dovetail-agent-planes", "dovetail-collector", "dovetail-agent"} if monitors else set()
-    )
+    rendered = objects({"metrics": {"scrape": scrape, "intervalSeconds": 30}} | AGENT_PLANES | HISTORY | IDLE, found)
+    named = {
+        "dovetail-scheduler",
+        "dovetail-agent-planes",
+        "dovetail-collector",
+        "dovetail-idle-policy",
+        "dovetail-agent",
+    }
+    assert {*names(rendered, "ServiceMonitor"), *names(rendered, "PodMonitor")} == (named if monitors else set())
     for one in rendered:
         if one["kind"] in WORKLOADS:
             metadata = one["spec"]["template"]["metadata"]

@@ -9,8 +9,8 @@ Rules
   the spec belongs to the scheduler and is left as it is.
 - An unchanged status is written only every five minutes, for `observedTime`. A condition keeps the time of its last
   transition while its status stays the same.
-- Which pods are idle is written with whatever is written next, five minutes later at most: it changes often, and it is
-  not urgent.
+- That pods are idle is written with whatever is written next, five minutes later at most: it changes often, and it is
+  not urgent. That one is not idle any more is written at once.
 - Of the processes on devices that their pods do not hold the status has the `_MOST_PROCESSES` with the most memory.
 - A monotonic clock decides when to write; the time of day is only written.
 """
@@ -308,7 +308,7 @@ class GPUNodeWriter:
     async def write(self, status: GPUNodeStatus) -> None:
         """Write the status, if it is due. Raises ApiError; then the next call writes it."""
         # If the clock has gone back, the write is due.
-        if 0 <= self._clock_s() - self._written_s < RENEW_S and _differs_in_idle_pods_only(status, self._written):
+        if 0 <= self._clock_s() - self._written_s < RENEW_S and _adds_idle_pods_alone(status, self._written):
             return
         if not self._exists:
             await self._create()
@@ -319,6 +319,11 @@ class GPUNodeWriter:
             self._exists = False
             await self._create()
             await self._write_status(status)
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """The pods (uid) that were written as idle."""
+        return frozenset(one.uid for one in self._written.idle_pods) if self._written is not None else frozenset()
 
     async def before(self) -> GPUNodeStatus:
         """The status that the object had when this process first read it. Raises ApiError."""
@@ -381,9 +386,12 @@ class GPUNodeWriter:
         )
 
 
-def _differs_in_idle_pods_only(status: GPUNodeStatus, written: GPUNodeStatus | None) -> bool:
-    """Whether the status is the one that was written but for its idle pods, if for anything."""
-    return written is not None and msgspec.structs.replace(status, idle_pods=written.idle_pods) == written
+def _adds_idle_pods_alone(status: GPUNodeStatus, written: GPUNodeStatus | None) -> bool:
+    """Whether the status is the one that was written but for pods that are idle by now, if for anything. One that is
+    not idle any more must not be taken for idle."""
+    if written is None or msgspec.structs.replace(status, idle_pods=written.idle_pods) != written:
+        return False
+    return {one.uid for one in written.idle_pods} <= {one.uid for one in status.idle_pods}
 
 
 def _same(one: Condition, other: Condition) -> bool:

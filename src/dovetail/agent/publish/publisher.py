@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec import Struct
 
@@ -129,6 +129,11 @@ class Publisher:
     def notify(self) -> None:
         """Publish soon: something has changed."""
         self._due.set()
+
+    def idle(self, idle: Collection[str]) -> None:
+        """These pods (uid) are idle now: publish soon if one that was published as idle is not any more."""
+        if not self._writer.idle <= set(idle):
+            self._due.set()
 
     async def begin(self) -> None:
         """Write that the kubelet does not have the device plugin yet."""

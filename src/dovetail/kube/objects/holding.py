@@ -50,8 +50,12 @@ class HoldingPod(Wire, frozen=True):
     @property
     def holds(self) -> bool:
         """Whether it holds devices of its node."""
-        if not self.spec.node_name or self.status.phase in ("Succeeded", "Failed"):
-            return False
+        finished = self.status.phase in ("Succeeded", "Failed")
+        return bool(self.spec.node_name) and not finished and self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for devices."""
         containers = (*self.spec.containers, *self.spec.init_containers)
         asked = any(name.startswith(_VENDOR) for one in containers for name in one.resources.limits)
         return asked or bool(self.spec.resource_claims)

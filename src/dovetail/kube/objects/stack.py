@@ -123,6 +123,18 @@ class HistorySpec(Wire, frozen=True):
     extra_args: tuple[str, ...] = ()
 
 
+class IdleSpec(Wire, frozen=True):
+    """The policy about workloads that leave their GPUs idle, `dovetail idle-policy`. Times are such as 1h30m."""
+
+    enabled: bool = False
+    notify_after: str = "1h"
+    act_after: str = "4h"
+    grace: str = "1h"
+    acts_per_hour: int = 10
+    exempt_namespaces: tuple[str, ...] = ()
+    resources: Resources = Resources()
+
+
 class DriverSpec(Wire, frozen=True):
     """`image` names a driver container by digest (repository@sha256:...); required in mode Container."""
 
@@ -194,6 +206,7 @@ class StackSpec(Wire, frozen=True):
     agent: AgentSpec = AgentSpec()
     agent_planes: AgentPlanesSpec = AgentPlanesSpec()
     history: HistorySpec = HistorySpec()
+    idle: IdleSpec = IdleSpec()
     driver: DriverSpec = DriverSpec()
     runtime: RuntimeSpec = RuntimeSpec()
     metrics: MetricsSpec = MetricsSpec()

@@ -5,14 +5,15 @@ Rules
 - They are read on pods, on PodGroups and on the workload objects that own pods; those of `lease-duration` and
   `lease-class` on the endpoints of software agents alone (`agentplanes`).
 - An invalid value, a known key in the wrong place and an unknown key each give a Problem with the field's path, the
-  value, the rule and the nearest valid value or key. Only the keys that the scheduler writes are skipped.
+  value, the rule and the nearest valid value or key. Only the keys that we write are skipped.
 - Levels are node label keys, the widest first, separated by commas. They have short names: region, zone
   (topology.kubernetes.io/...), datacenter, spine, block (network.topology.nvidia.com/...), rack (dovetail.dev/rack),
   clique (nvidia.com/gpu.clique), host (kubernetes.io/hostname).
   On a pod without a gang, levels have no effect: a single pod is always inside one domain.
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are the pod's need of each of its GPUs, rounded up;
   `gpu-isolation` is the minimum isolation from other pods. They are read on the pod: pods of a gang may differ.
-- The keys that the scheduler writes are not read here: the record of a bound pod is in `bound`.
+- The keys that we write are not read here: the record of a bound pod is in `bound`. `when-idle` is for the policy about
+  idle workloads (`idlepolicy`), and decides nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
 - There is no clock here: the core checks whether `last-checkpoint` lies in the future.
 """
@@ -43,7 +44,11 @@ DEVICES = PREFIX + "devices"
 DECISION = PREFIX + "decision"
 RANK = PREFIX + "rank"
 BOUND = PREFIX + "bound"
-WRITTEN_BY_US = frozenset(key.removeprefix(PREFIX) for key in (BOUND, DECISION, DEVICES, RANK))
+IDLE_NOTICED = PREFIX + "idle-noticed"
+IDLE_STOPPED = PREFIX + "idle-stopped"
+WRITTEN_BY_US = frozenset(
+    key.removeprefix(PREFIX) for key in (BOUND, DECISION, DEVICES, IDLE_NOTICED, IDLE_STOPPED, RANK)
+)
 LEVELS = {
     "region": "topology.kubernetes.io/region",
     "zone": "topology.kubernetes.io/zone",
@@ -57,6 +62,8 @@ LEVELS = {
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
 HOLD = "hold"
+WHEN_IDLE = "when-idle"
+IDLE_CHOICES = ("suspend", "scale-to-zero", "nothing")
 LEASE, FENCE = "lease", "lease-fence"
 LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
@@ -99,6 +106,7 @@ class WorkloadOptions(Struct, frozen=True):
     preemptible: bool | None = None
     movable: bool | None = None
     hold: bool | None = None
+    when_idle: str = ""
     lease: str = ""
     fence: int = 0
     problems: tuple[Problem, ...] = ()
@@ -248,6 +256,7 @@ TABLE: dict[str, Key] = {
     "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
     "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
     HOLD: Key("hold", "must be true or false", _truth, ("true", "false")),
+    WHEN_IDLE: Key("when_idle", "must be suspend, scale-to-zero or nothing", _one_of(*IDLE_CHOICES), IDLE_CHOICES),
     LEASE: Key("lease", "must be the name of a GPULease in the namespace of the pod", _object, ("my-lease",)),
     FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", _fence, ("1",)),
     LEASE_DURATION: Key(

@@ -13,7 +13,15 @@ from dovetail.core.model import Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.objects import stack as kinds
 from dovetail.kube.objects.base import Quantities
-from dovetail.kube.objects.stack import AgentPlanesSpec, AgentSpec, HistorySpec, NodePool, Resources, StackSpec
+from dovetail.kube.objects.stack import (
+    AgentPlanesSpec,
+    AgentSpec,
+    HistorySpec,
+    NodePool,
+    Resources,
+    StackSpec,
+)
+from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
 from dovetail.kube.translate.problems import one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS
 
@@ -36,6 +44,7 @@ _AGENT_PLANES = re.compile(r"--(state|plane|address|url|tls-[a-z]+|scheduler-nam
 _COLLECTORS = re.compile(
     r"--(store|answers|prices|days-[a-z-]+|agent-namespace|scheduler-name|kubeconfig|context|listen)(=.*)?"
 )
+_LEAST_IDLE_MS, _MOST_ACTS = 600_000, 60
 _OWN_FIELD = "must not set what the operator sets, or what has a field of its own"
 
 
@@ -43,7 +52,7 @@ def contradictions(spec: StackSpec) -> list[Problem]:
     """Each contradiction in a spec, with its field."""
     return [
         *_between_parts(spec), *_scheduler(spec), *_agent(spec.agent), *_agent_planes(spec.agent_planes),
-        *_history(spec.history), *_nodes(spec), *_rest(spec),
+        *_history(spec.history), *_idle(spec), *_nodes(spec), *_rest(spec),
     ]  # fmt: skip
 
 
@@ -134,6 +143,33 @@ def _history(history: HistorySpec) -> Iterator[Problem]:
         yield Problem("spec.history.hourlyDays", str(history.hourly_days), "must not be above days")
     yield from _arguments(history.extra_args, _COLLECTORS, "spec.history.extraArgs")
     yield from _resources(history.resources, "spec.history.resources")
+
+
+def _idle(spec: StackSpec) -> Iterator[Problem]:
+    idle = spec.idle
+    if idle.enabled and not spec.agent.enabled:
+        rule = "must be false where agent.enabled is false, as the agents report which pods are idle"
+        yield Problem("spec.idle.enabled", "true", rule)
+    texts = {"notifyAfter": idle.notify_after, "actAfter": idle.act_after, "grace": idle.grace}
+    for name, text in texts.items():
+        if not _duration_ms(text):
+            yield Problem(f"spec.idle.{name}", text, DURATION_RULE)
+    notify_ms, act_ms = _duration_ms(idle.notify_after), _duration_ms(idle.act_after)
+    if 0 < notify_ms < _LEAST_IDLE_MS:
+        yield Problem("spec.idle.notifyAfter", idle.notify_after, "must be at least 10m, after which agents report it")
+    if 0 < act_ms < notify_ms:
+        yield Problem("spec.idle.actAfter", idle.act_after, "must not be below notifyAfter")
+    if not 1 <= idle.acts_per_hour <= _MOST_ACTS:
+        yield Problem("spec.idle.actsPerHour", str(idle.acts_per_hour), f"must be from 1 to {_MOST_ACTS}")
+    yield from _resources(idle.resources, "spec.idle.resources")
+
+
+def _duration_ms(text: str) -> int:
+    """0 where it is none."""
+    try:
+        return duration_ms(text)
+    except ValueError:
+        return 0
 
 
 def _selector(pool: NodePool, path: str) -> Iterator[Problem]:

@@ -16,7 +16,13 @@ from dovetail.kube.objects.stack import ANNOTATIONS, SCRAPE_AUTO, SERVICE_MONITO
 from dovetail.monitoring import boards, rules
 from dovetail.monitoring.thresholds import resolved
 from dovetail.operator.found import Found
-from dovetail.operator.rendering import agent_objects, agent_planes_objects, history_objects, scheduler_objects
+from dovetail.operator.rendering import (
+    agent_objects,
+    agent_planes_objects,
+    history_objects,
+    idle_policy_objects,
+    scheduler_objects,
+)
 
 Document = dict[str, Any]
 
@@ -27,6 +33,7 @@ _SCRAPED = {
     agent_objects.NAME: _ANNOTATIONS,
     agent_planes_objects.NAME: _ANNOTATIONS | {"prometheus.io/port": "10354"},
     history_objects.NAME: _ANNOTATIONS | {"prometheus.io/port": "10355"},
+    idle_policy_objects.NAME: _ANNOTATIONS | {"prometheus.io/port": "10357"},
 }
 """The annotations of pods with metrics, by the name that is their label. Without a port each port of the pod serves
 metrics; of all but the agents one does not."""
@@ -71,6 +78,8 @@ def metrics_objects(spec: StackSpec, found: Found) -> Iterator[Document]:
             yield _service_monitor(agent_planes_objects.NAME, spec.metrics)
         if spec.history.enabled:
             yield _service_monitor(history_objects.NAME, spec.metrics)
+        if spec.idle.enabled:
+            yield _service_monitor(idle_policy_objects.NAME, spec.metrics)
         if spec.agent.enabled:
             yield _pod_monitor(spec.metrics)
     if spec.metrics.rules and found.served.has(PROMETHEUS_RULES):

@@ -20,6 +20,7 @@ from dovetail.operator.rendering.agent_objects import agent_objects
 from dovetail.operator.rendering.agent_planes_objects import agent_planes_objects
 from dovetail.operator.rendering.contradictions import contradictions
 from dovetail.operator.rendering.history_objects import history_objects
+from dovetail.operator.rendering.idle_policy_objects import idle_policy_objects
 from dovetail.operator.rendering.scheduler_objects import scheduler_objects
 
 Document = dict[str, Any]
@@ -71,9 +72,10 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
     agents, of_agents = agent_objects(spec, found, operator_image)
     planes, of_planes = agent_planes_objects(spec, operator_image)
     history, of_history = history_objects(spec, operator_image)
-    objects = [*scheduler, *agents, *planes, *history]
+    idle, of_idle = idle_policy_objects(spec, operator_image)
+    objects = [*scheduler, *agents, *planes, *history, *idle]
     objects += [*nodes.node_software(spec, found), *metrics.metrics_objects(spec, found)]
-    problems = [*of_scheduler, *of_agents, *of_planes, *of_history, *_same_names(objects)]
+    problems = [*of_scheduler, *of_agents, *of_planes, *of_history, *of_idle, *_same_names(objects)]
     if problems:
         return Desired(problems=tuple(problems))
     metrics.annotate(objects, spec.metrics, found)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of workload, and how each is stopped: one table.
+
+Rules
+- The value of `dovetail.dev/when-idle` that is the owner's consent depends on the kind: `suspend` where it has a field
+  for that, `scale-to-zero` where it has replicas. Any other value is no consent.
+- What Kueue suspends and resumes is not suspended: Kueue would resume it.
+- A kind without a way is known, so that what owns it is found, and is never stopped.
+Source: of Notebook github.com/kubeflow/notebooks, components/notebook-controller: with that annotation it keeps its
+StatefulSet at no replicas, and its pods have the label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from dovetail.jobs.kinds import JOB_KINDS, KUEUE_LABEL, Document, JobKind, at
+from dovetail.kube.api.resources import DEPLOYMENTS, PODS, STATEFUL_SETS, Resource
+from dovetail.kube.manifests.templates import LEADER_WORKER_SETS
+from dovetail.kube.translate.annotations import IDLE_CHOICES
+
+SUSPEND, SCALE_TO_ZERO, NOTHING = IDLE_CHOICES
+NOTEBOOKS = Resource("kubeflow.org", "v1", "notebooks", True, "Notebook")
+STOPPED_NOTEBOOK = "kubeflow-resource-stopped"
+
+
+class Way(Struct, frozen=True):
+    """How a workload is stopped: `value` of the time now, as text, is written at `path`; it is stopped where `holds` is
+    true of what is there. `undo` is the command for it, of the resource, the name and the value before."""
+
+    consent: str
+    path: str
+    value: Callable[[str], Any]
+    holds: Callable[[Any], bool]
+    undo: Callable[[str, str, Any], str]
+    done: str
+
+
+class Stoppable(Struct, frozen=True):
+    """A kind of workload. `way` None: it is not stopped."""
+
+    job: JobKind
+    way: Way | None = None
+
+    @property
+    def resource(self) -> Resource:
+        return self.job.resource
+
+    def consents(self, document: Document, when_idle: str) -> bool:
+        """Whether a workload whose owner wrote this may be stopped, and is not."""
+        way = self.way
+        if way is None or when_idle != way.consent or way.holds(at(document, way.path)):
+            return False
+        return way.consent != SUSPEND or KUEUE_LABEL not in (at(document, "metadata.labels") or {})
+
+
+def _suspend(path: str) -> Way:
+    def undo(resource: str, name: str, _: Any) -> str:
+        patch = "false"
+        for step in reversed(path.split(".")):
+            patch = f'{{"{step}":{patch}}}'
+        return f"kubectl patch {resource} {name} --type=merge -p '{patch}'"
+
+    return Way(SUSPEND, path, lambda _: True, lambda value: value is True, undo, "suspended")
+
+
+_SCALE = Way(
+    SCALE_TO_ZERO, "spec.replicas", lambda _: 0, lambda value: value == 0,
+    lambda resource, name, before: f"kubectl scale {resource} {name} --replicas={1 if before is None else before}",
+    "scaled to zero",
+)  # fmt: skip
+_NOTEBOOK = Way(
+    SCALE_TO_ZERO, f"metadata.annotations.{STOPPED_NOTEBOOK}", lambda now: now, lambda value: value is not None,
+    lambda resource, name, _: f"kubectl annotate {resource} {name} {STOPPED_NOTEBOOK}-", "scaled to zero",
+)  # fmt: skip
+_SCALED = (DEPLOYMENTS, STATEFUL_SETS, LEADER_WORKER_SETS.resource)
+
+
+def _way(job: JobKind) -> Way | None:
+    return _suspend(job.suspend) if job.suspend else _SCALE if job.resource in _SCALED else None
+
+
+STOPPABLE: tuple[Stoppable, ...] = (
+    *(Stoppable(job, _way(job)) for job in JOB_KINDS),
+    Stoppable(JobKind(NOTEBOOKS, "notebook-name"), _NOTEBOOK),
+    # Of a LeaderWorkerSet the leader owns the StatefulSet of its workers.
+    Stoppable(JobKind(PODS)),
+)
+_BY_KIND = {(one.resource.group, one.resource.kind): one for one in STOPPABLE}
+
+
+def stoppable(group: str, kind: str) -> Stoppable | None:
+    """The row of this kind; None where the table has none."""
+    return _BY_KIND.get((group, kind))
