@@ -19,6 +19,7 @@ from msgspec import Struct
 from dovetail.core.bargaining.types import Holding, LeaseAlternative
 from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.queues.types import GPU_HOUR
 from dovetail.core.reasons import When
 from dovetail.sim.arrivals import unallocated_percent
 from dovetail.sim.clock import Fate, Moment, RequestFate, Result
@@ -26,7 +27,6 @@ from dovetail.sim.fairness import due, jain_over_time
 from dovetail.sim.traces.openb import unknown_models
 from dovetail.sim.workload import Workload, gpu_milli
 
-_GPU_HOUR = WHOLE_GPU_MILLI * 3_600_000
 _READ_OUT_PERCENT = 100
 """As in the paper, the value at 100 % of arrived demand is reported besides the last value."""
 
@@ -187,7 +187,7 @@ def of_queue(run: SimulationRun) -> QueueReport:
         allocated_gpu_percent=_rounded(100 * busy / possible) if possible else None,
         evictions=result.evicted,
         failures=result.failed,
-        lost_gpu_hours=round(sum(fate.lost_ms * fate.milli for fate in result.fates) / _GPU_HOUR, 3),
+        lost_gpu_hours=round(sum(fate.lost_ms * fate.milli for fate in result.fates) / GPU_HOUR, 3),
         jain_index=_rounded(sum(indices) / len(indices)) if indices else None,
         queues=_queues(result, spans),
     )
@@ -204,7 +204,7 @@ def _queues(result: Result, spans: list[tuple[Moment, int]]) -> list[OfQueue]:
         fates = [fate for fate in result.fates if fate.queue == i]
         percent = _rounded(100 * held[i] / owed[i]) if owed[i] else None
         waits, completions = _waits(fates), _completions(fates)
-        hours = round(held[i] / _GPU_HOUR, 3)
+        hours = round(held[i] / GPU_HOUR, 3)
         queues.append(OfQueue(name, result.weights[i], len(fates), waits, completions, hours, percent))
     return queues
 
