@@ -19,6 +19,7 @@ from dovetail.advice.migrate.engine import Migration
 from dovetail.advice.migrate.plan import PlanStep
 from dovetail.cli.advise_report import JobAdviceList
 from dovetail.cli.agent.inspect_report import Inspection
+from dovetail.cli.change_prices import PricedWhatIf
 from dovetail.cli.demo.agents_story import AgentsDemo
 from dovetail.cli.demo.jobs import DemoAnswer
 from dovetail.cli.doctor.answer import DoctorAnswer
@@ -52,7 +53,6 @@ from dovetail.views.shape import ShapeAnswer
 from dovetail.views.status import StatusView
 from dovetail.views.top import Top
 from dovetail.views.topology import Topology
-from dovetail.views.whatif import WhatIf
 from dovetail.views.why import Why
 from dovetail.views.why_lease import WhyLease, WhyRequest
 from dovetail.views.why_queue import WhyQueue
@@ -121,7 +121,7 @@ KINDS: dict[str, AnswerKind] = {
     "Topology": AnswerKind(Topology, "topology FILE"),
     "UtilizationReport": AnswerKind(Utilization, "report"),
     "WaitingJobList": AnswerKind(QueuePosition, "queue"),
-    "WhatIf": AnswerKind(WhatIf, "whatif"),
+    "WhatIf": AnswerKind(PricedWhatIf, "whatif"),
 }
 
 
