@@ -30,6 +30,7 @@ from dovetail.cli.memory.report import KnownModel
 from dovetail.cli.output import API_VERSION
 from dovetail.cli.replay.report import ReplayDifference, ReplayReport
 from dovetail.cli.spot import Spot
+from dovetail.cli.stranded_prices import PricedFree, PricedShape
 from dovetail.cost.costs import CostAnswer
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.utilization import Utilization
@@ -40,7 +41,6 @@ from dovetail.recording.decided import DecidedRun
 from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
 from dovetail.views.defrag import Defrag
 from dovetail.views.drain import DrainPlan
-from dovetail.views.free import Free
 from dovetail.views.job_list import JobList
 from dovetail.views.leases import LeasesView
 from dovetail.views.node import NodeInside
@@ -49,7 +49,6 @@ from dovetail.views.queue_drain import QueueDrainPlan
 from dovetail.views.queue_positions import QueuePosition
 from dovetail.views.queue_shares import QueueShare
 from dovetail.views.rank import RankView
-from dovetail.views.shape import ShapeAnswer
 from dovetail.views.status import StatusView
 from dovetail.views.top import Top
 from dovetail.views.topology import Topology
@@ -84,7 +83,7 @@ KINDS: dict[str, AnswerKind] = {
     "Demo": AnswerKind(DemoAnswer, "demo"),
     "Doctor": AnswerKind(DoctorAnswer, "doctor"),
     "DrainPlan": AnswerKind(DrainPlan, "drain"),
-    "Free": AnswerKind(Free, "free"),
+    "Free": AnswerKind(PricedFree, "free"),
     "HistoryJob": AnswerKind(HistoryJob, "history", EACH),
     "IdleList": AnswerKind(IdleList, "idle"),
     "InstallPlan": AnswerKind(InstallPlan, "install --plan"),
@@ -96,7 +95,7 @@ KINDS: dict[str, AnswerKind] = {
     "JobList": AnswerKind(JobList, "jobs"),
     "JobRank": AnswerKind(RankView, "priority"),
     "KnownModel": AnswerKind(KnownModel, "memory --list", EACH),
-    "LargestGangs": AnswerKind(ShapeAnswer, "free --shape"),
+    "LargestGangs": AnswerKind(PricedShape, "free --shape"),
     "LeaseExplanation": AnswerKind(WhyLease, "why", SEVERAL),
     "LeaseList": AnswerKind(LeasesView, "leases"),
     "LeaseRequestExplanation": AnswerKind(WhyRequest, "why", SEVERAL),

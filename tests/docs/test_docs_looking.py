@@ -13,6 +13,7 @@ from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.change_prices import PricedWhatIf
 from dovetail.cli.jobs import COLUMNS
 from dovetail.cli.output import API_VERSION
+from dovetail.cli.stranded_prices import PricedShape
 from dovetail.core.reasons import Expected
 from dovetail.jobs.life import JobLife, LifeStep
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
@@ -24,7 +25,7 @@ from dovetail.views.queue_drain import QueueDrainPlan, RunningJob
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
-from dovetail.views.shape import Largest, ShapeAnswer, ShapeView
+from dovetail.views.shape import Largest, ShapeView
 from dovetail.views.shape import ShapeLevel as ShapeLevel
 from dovetail.views.whatif import QueueGain, WhatifOutcome
 from dovetail.views.why import QueueTerm, Reserved
@@ -58,7 +59,7 @@ def rows(command: str, head: str) -> dict[str, Row]:
         ("whatif", "field", PricedWhatIf),
         ("whatif", "field of `jobs`", WhatifOutcome),
         ("why", "field of a queue", WhyQueue),
-        ("free", "field with `--shape`", ShapeAnswer),
+        ("free", "field with `--shape`", PricedShape),
     ],
 )
 def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:

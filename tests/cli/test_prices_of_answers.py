@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change costs: the prices of what it adds, takes away and submits."""
+"""What a change costs, and what is stranded: prices joined with answers of views."""
 
 from __future__ import annotations
 
@@ -102,3 +102,16 @@ def test_the_command_prints_price_source_and_date(tmp_path: Path) -> None:
     assert found["price"]["per_hour_micro"] == -20_000_000
     bad = CliRunner().invoke(cli, [*arguments, "--currency", "USD"])
     assert bad.exit_code == 1 and "name the rate" in bad.output
+
+
+def test_free_prints_what_is_stranded_and_what_it_costs(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("per,price_h,currency,price_date,source,gpu_model\ngpu,2.5,EUR,2026-11-01,quote 17,H100-SXM5\n")
+    arguments = ["free", "--shape", "4xH100", *EXAMPLE, "--prices", str(prices)]
+    shown = " ".join(CliRunner().invoke(cli, arguments).stdout.split())
+    assert "pods of 4 GPUs each cannot use 4 of 8 free GPUs, which cost 10.00 EUR an hour, 7,200.00 EUR" in shown
+    assert "fragmented" in shown and "quote 17, of 2026-11-01" in shown
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "-o", "json"]).stdout)
+    (row,) = found["price"]["rows"]
+    assert (row["gpus_milli"], row["nodes"], row["per_hour_micro"]) == (4000, 2, 10_000_000)
+    assert "No price of" in CliRunner().invoke(cli, arguments[:-2]).stdout
