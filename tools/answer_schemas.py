@@ -31,6 +31,7 @@ from dovetail.cli.output import API_VERSION
 from dovetail.cli.replay.report import ReplayDifference, ReplayReport
 from dovetail.cli.spot import Spot
 from dovetail.cli.stranded_prices import PricedFree, PricedShape
+from dovetail.cost.capacity import CapacityAnswer
 from dovetail.cost.costs import CostAnswer
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.utilization import Utilization
@@ -78,6 +79,7 @@ KINDS: dict[str, AnswerKind] = {
     "AgentInspection": AnswerKind(Inspection, "agent inspect"),
     "AgentsDemo": AnswerKind(AgentsDemo, "demo agents"),
     "ArrivalReport": AnswerKind(ArrivalReport, "simulate", SEVERAL),
+    "Capacity": AnswerKind(CapacityAnswer, "capacity"),
     "Cost": AnswerKind(CostAnswer, "cost"),
     "DefragPlan": AnswerKind(Defrag, "defrag"),
     "Demo": AnswerKind(DemoAnswer, "demo"),
