@@ -197,7 +197,8 @@ class _Text(Struct, frozen=True):
 
     def evidence(self, verdict: CapacityVerdict) -> str:
         held = f"at most {self.peak} of {self.gpus} GPUs were held at once"
-        waited = f"jobs waited {_hours(self.waited)}" if self.waited else "no job waited for them"
+        beside = "" if self.lacked else ", beside enough that were free"
+        waited = f"jobs waited {_hours(self.waited)}{beside}" if self.waited else "no job waited for them"
         match verdict:
             case "not enough data":
                 return self.missing
