@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import write_answer
 from dovetail.cli.capacity_columns import CAPACITY
 from dovetail.cli.console import Console
 from dovetail.cli.history_options import PERIOD_OPTIONS, zone_named
 from dovetail.cli.history_store import HistorySource, source_options
-from dovetail.cli.listing import ListForm, list_options, write_answer
+from dovetail.cli.listing import ListForm, list_options
 from dovetail.cli.price_options import book_of, price_options
 
 if TYPE_CHECKING:

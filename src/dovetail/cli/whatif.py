@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options, manifests_of, submitted
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes, complete_queues
-from dovetail.cli.output import looking_ahead, output_option, write_answer_json
+from dovetail.cli.output import looking_ahead
 from dovetail.cli.price_options import book_of, price_options
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def command() -> None:
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
 @cluster_options
 @price_options
-@output_option
-def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, output: str) -> None:
+@answer_option
+def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, form: AnswerForm) -> None:
     """Submit the objects of FILE...: which start now and where, which wait and how long, which pods are evicted.
 
     Pods count as Dovetail's, whatever their schedulerName. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
@@ -50,19 +51,19 @@ def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, 
     """
     from dovetail.views.whatif_changes import Submit
 
-    _answer(source, prices, output, Submit(submitted(paths, source.namespace)))
+    _answer(source, prices, form, Submit(submitted(paths, source.namespace)))
 
 
 @command.command(name="drain")
 @click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_nodes)
 @cluster_options
 @price_options
-@output_option
-def drain(source: ClusterSource, nodes: tuple[str, ...], prices: PriceSources, output: str) -> None:
+@answer_option
+def drain(source: ClusterSource, nodes: tuple[str, ...], prices: PriceSources, form: AnswerForm) -> None:
     """Drain nodes: where their pods go, which then wait, and which disruption budgets block the drain."""
     from dovetail.views.whatif_changes import DrainNodes
 
-    _answer(source, prices, output, DrainNodes(nodes))
+    _answer(source, prices, form, DrainNodes(nodes))
 
 
 @command.command(name="add-nodes")
@@ -75,7 +76,7 @@ def drain(source: ClusterSource, nodes: tuple[str, ...], prices: PriceSources, o
 )  # fmt: skip
 @cluster_options
 @price_options
-@output_option
+@answer_option
 def add_nodes(
     source: ClusterSource,
     what: tuple[str, ...],
@@ -83,7 +84,7 @@ def add_nodes(
     number: int | None,
     labels: tuple[tuple[str, str], ...],
     prices: PriceSources,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Add nodes: from manifests, or more nodes like one that exists.
 
@@ -101,14 +102,14 @@ def add_nodes(
         raise click.UsageError(f"{what[0]} has the number of nodes: --count goes with --like")
     if shape:
         count, gpus = int(shape[1]), int(shape[2])
-        _answer(source, prices, output, AddNodesLike(gpus=gpus, model=shape[3] or "", count=count, labels=labels))
+        _answer(source, prices, form, AddNodesLike(gpus=gpus, model=shape[3] or "", count=count, labels=labels))
     elif like:
-        _answer(source, prices, output, AddNodesLike(like, count=number or 1, labels=labels))
+        _answer(source, prices, form, AddNodesLike(like, count=number or 1, labels=labels))
     else:
         nodes = _nodes(manifests_of(what))
         if not nodes:
             raise click.ClickException(f"{', '.join(what)}: no Node found")
-        _answer(source, prices, output, AddNodes(nodes))
+        _answer(source, prices, form, AddNodes(nodes))
 
 
 def _nodes(objects: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -129,7 +130,7 @@ def _nodes(objects: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
 @click.option("--priority", type=int, help="Priority among its siblings.")
 @cluster_options
 @price_options
-@output_option
+@answer_option
 def quota(
     source: ClusterSource,
     queue: str,
@@ -138,14 +139,14 @@ def quota(
     weight: int | None,
     priority: int | None,
     prices: PriceSources,
-    output: str,
+    form: AnswerForm,
 ) -> None:
     """Change the quota of QUEUE. AMOUNTs are such as gpu=40, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
     from dovetail.views.whatif_changes import ChangeQuota
 
     if not (guarantee or limit) and weight is None and priority is None:
         raise click.UsageError("nothing changes: use --guarantee, --limit, --weight or --priority")
-    _answer(source, prices, output, ChangeQuota(queue, guarantee, limit, weight, priority))
+    _answer(source, prices, form, ChangeQuota(queue, guarantee, limit, weight, priority))
 
 
 @command.command(name="stop")
@@ -153,24 +154,24 @@ def quota(
 @click.option("--evict", is_flag=True, help="Evict its running jobs, too.")
 @cluster_options
 @price_options
-@output_option
-def stop(source: ClusterSource, queue: str, evict: bool, prices: PriceSources, output: str) -> None:
+@answer_option
+def stop(source: ClusterSource, queue: str, evict: bool, prices: PriceSources, form: AnswerForm) -> None:
     """Stop QUEUE: which of its jobs no longer start, and which jobs of other queues start sooner."""
     from dovetail.views.whatif_changes import StopQueue
 
-    _answer(source, prices, output, StopQueue(queue, evict))
+    _answer(source, prices, form, StopQueue(queue, evict))
 
 
 @command.command(name="resume")
 @click.argument("queue", shell_complete=complete_queues)
 @cluster_options
 @price_options
-@output_option
-def resume(source: ClusterSource, queue: str, prices: PriceSources, output: str) -> None:
+@answer_option
+def resume(source: ClusterSource, queue: str, prices: PriceSources, form: AnswerForm) -> None:
     """Resume QUEUE, which is stopped: which of its jobs start now, and which jobs of other queues start later."""
     from dovetail.views.whatif_changes import ResumeQueue
 
-    _answer(source, prices, output, ResumeQueue(queue))
+    _answer(source, prices, form, ResumeQueue(queue))
 
 
 def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -180,7 +181,7 @@ def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((match[1], match[2]) for match in found if match is not None)
 
 
-def _answer(source: ClusterSource, prices: PriceSources, output: str, change: Change) -> None:
+def _answer(source: ClusterSource, prices: PriceSources, form: AnswerForm, change: Change) -> None:
     from dovetail.cli.change_prices import priced_whatif
     from dovetail.cli.whatif_report import show
     from dovetail.cost.price_rules import CurrencyError
@@ -191,8 +192,8 @@ def _answer(source: ClusterSource, prices: PriceSources, output: str, change: Ch
         answer = priced_whatif(found, book)
     except CurrencyError as error:
         raise click.ClickException(str(error)) from error
-    if output == "json":
-        write_answer_json("WhatIf", answer)
+    if form.whole:
+        write_answer(form, "WhatIf", answer)
     else:
         show(answer, Console())
 
