@@ -51,7 +51,7 @@ def advice(
     return found
 
 
-def test_what_was_never_needed_is_given_back_at_the_lowest_price() -> None:
+def test_what_was_never_needed_is_returned_at_the_lowest_price() -> None:
     found = advice(8, [job(f"j{n}", n, 8, 1, 1, 200) for n in range(6)])
     assert (found.verdict, found.change_nodes, found.needed_nodes) == ("give back", -2, 6)
     assert (found.gpus, found.peak_gpus, found.least_free_gpus, found.least_unused_gpus) == (64, 48, 16, 16)
@@ -116,7 +116,7 @@ def test_without_a_price_the_advice_stays_and_the_reason_is_there() -> None:
     assert (found.change_nodes, found.per_hour_micro) == (-2, None) and MODEL in found.fix
 
 
-def test_kinds_are_apart_and_nodes_that_are_gone_are_not_given_back() -> None:
+def test_kinds_are_apart_and_nodes_that_are_gone_are_not_returned() -> None:
     some = [replace(one, end_ms=DAY_MS) if one.node == "n1" else one for one in spans(2)]
     reader = MemoryReader(WHOLE, [*some, GpuSpan("m/0", "m", 0, 1, "L4", "healthy", 0)])
     found = capacity(reader, WHOLE, UTC, BOOK).kinds

@@ -48,6 +48,8 @@ def test_the_number_is_proven_and_not_below_the_peak(some: list[Piece]) -> None:
         ([Piece(0, 9, 3), Piece(0, 9, 3)], 3, 2),
         ([Piece(0, 5, 3), Piece(5, 9, 3)], 3, 1),
         ([Piece(0, 9, 4), Piece(1, 9, 1)], 1, None),
+        # Of those that begin at one time the largest first: the smallest first would need a third node.
+        ([Piece(0, 9, gpus) for gpus in (1, 2, 2, 3)], 3, 2),
     ],
 )
 def test_examples(some: list[Piece], most: int, needed: int | None) -> None:

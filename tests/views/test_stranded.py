@@ -116,4 +116,6 @@ def test_slices_that_no_waiting_profile_can_get() -> None:
     assert [(one.cause, one.gpus_milli) for one in big.parts] == [("mig", 1000 * 6 // 7)]
     small = of_waiting(Probe(cluster(*base, pod("w", (SMALL, 1))), Beside()))
     assert (small.free_milli, small.stranded_milli) == (857, 0)
+    both = of_waiting(Probe(cluster(*base, pod("w", (BIG, 1)), pod("v", (SMALL, 1))), Beside()))
+    assert (both.free_milli, both.stranded_milli) == (857, 0)
     assert of_waiting(Probe(cluster(*base), Beside())).parts == ()

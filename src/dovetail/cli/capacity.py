@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Advise which GPUs to rent, to buy or to give back, from what was held and what waited, by kind of node.
 
-    A node is given back only where all that pods held and waited for in the period, replayed, fits on the others; one
-    is rented where jobs lacked its GPUs often enough. Asks the collector of the cluster, which answers users that may
-    see all namespaces; with --store it reads a file. Nothing is changed.
+    Nodes are to be returned only where all that pods held and waited for in the period, replayed, fits on the others;
+    they are to be rented where jobs lacked their GPUs often enough. Asks the collector of the cluster, which answers
+    users that may see all namespaces; with --store it reads a file. Nothing is changed.
 
     Exit code 0, also if there is advice. 1: the history cannot be read. 2: wrong usage.
     """

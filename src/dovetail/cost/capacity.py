@@ -2,7 +2,7 @@
 """The answer of `dovetail capacity`: which GPUs to rent, to buy or to give back, by kind of node.
 
 Rules
-- What can be rented or given back are whole nodes of a kind that the cluster has.
+- What can be rented or returned are whole nodes of a kind that the cluster has.
 - Give back: as many nodes as remain when all that pods held, and waited for, is replayed on the fewest nodes on which
   it fits (`history.packing`). Not from means: a low mean reports nothing of the busiest hour.
 - Rent or buy: as many nodes as would have been half full for `LEAST_USED_PPM` of the time, with the demand that there
@@ -25,7 +25,7 @@ from dovetail.cost.calendar import days
 from dovetail.cost.node_prices import HOURS_30D, NodePrice, node_price
 from dovetail.cost.price_rules import PriceBook, Unpriced
 from dovetail.cost.rounding import nearest
-from dovetail.history.occupancy import KindUse, Moment, NodeKindKey, occupancy, quantile
+from dovetail.history.occupancy import KindUse, NodeKindKey, OccupiedTime, occupancy, quantile
 from dovetail.history.packing import nodes_needed
 from dovetail.history.records import DAY_MS, Period
 from dovetail.history.store import HistoryReader
@@ -153,7 +153,7 @@ def _verdict(
     nodes: int,
     needed: int | None,
     lacked: int,
-    moments: Iterable[Moment],
+    moments: Iterable[OccupiedTime],
     node_gpus: int,
     missing: str,
 ) -> tuple[CapacityVerdict, int]:

@@ -32,7 +32,7 @@ NodeKindKey = tuple[str, int]
 """The model, and the GPUs of a node."""
 
 
-class Moment(Struct, frozen=True):
+class OccupiedTime(Struct, frozen=True):
     """A time in which nothing changed: GPUs that are `there` and healthy, that are `held`, and that are `wanted` by
     waiting pods, and those that would be held if nothing had to wait (`demand`)."""
 
@@ -63,7 +63,7 @@ class KindUse(Struct):
 
     node_gpus: int
     spans: list[GpuSpan] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[OccupiedTime] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     demand: list[Piece] = field(default_factory=list)
     used_by_hour: dict[int, int] = field(default_factory=dict)
@@ -236,7 +236,7 @@ def _add(changes: list[tuple[int, int]], part: Period, gpus: int) -> None:
         changes += ((part.start_ms, gpus), (part.end_ms, -gpus))
 
 
-def _moments(period: Period, *changes: Iterable[tuple[int, int]]) -> Iterator[Moment]:
+def _moments(period: Period, *changes: Iterable[tuple[int, int]]) -> Iterator[OccupiedTime]:
     """From the changes of what is there, held, wanted and demanded."""
     by_time: dict[int, list[int]] = {period.start_ms: [0] * 4, period.end_ms: [0] * 4}
     for which, some in enumerate(changes):
@@ -246,7 +246,7 @@ def _moments(period: Period, *changes: Iterable[tuple[int, int]]) -> Iterator[Mo
     now = [0] * 4
     for at_ms, next_ms in pairwise(times):
         now = [count + more for count, more in zip(now, by_time[at_ms], strict=True)]
-        yield Moment(at_ms, next_ms, *now)
+        yield OccupiedTime(at_ms, next_ms, *now)
 
 
 def quantile(amounts: Iterable[tuple[int, int]], ppm: int) -> int:
