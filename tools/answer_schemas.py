@@ -19,6 +19,7 @@ from dovetail.advice.migrate.engine import Migration
 from dovetail.advice.migrate.plan import PlanStep
 from dovetail.cli.advise_report import JobAdviceList
 from dovetail.cli.agent.inspect_report import Inspection
+from dovetail.cli.change_prices import PricedWhatIf
 from dovetail.cli.demo.agents_story import AgentsDemo
 from dovetail.cli.demo.jobs import DemoAnswer
 from dovetail.cli.doctor.answer import DoctorAnswer
@@ -29,6 +30,8 @@ from dovetail.cli.memory.report import KnownModel
 from dovetail.cli.output import API_VERSION
 from dovetail.cli.replay.report import ReplayDifference, ReplayReport
 from dovetail.cli.spot import Spot
+from dovetail.cli.stranded_prices import PricedFree, PricedShape
+from dovetail.cost.capacity import CapacityAnswer
 from dovetail.cost.costs import CostAnswer
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.utilization import Utilization
@@ -39,7 +42,6 @@ from dovetail.recording.decided import DecidedRun
 from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
 from dovetail.views.defrag import Defrag
 from dovetail.views.drain import DrainPlan
-from dovetail.views.free import Free
 from dovetail.views.job_list import JobList
 from dovetail.views.leases import LeasesView
 from dovetail.views.node import NodeInside
@@ -48,11 +50,9 @@ from dovetail.views.queue_drain import QueueDrainPlan
 from dovetail.views.queue_positions import QueuePosition
 from dovetail.views.queue_shares import QueueShare
 from dovetail.views.rank import RankView
-from dovetail.views.shape import ShapeAnswer
 from dovetail.views.status import StatusView
 from dovetail.views.top import Top
 from dovetail.views.topology import Topology
-from dovetail.views.whatif import WhatIf
 from dovetail.views.why import Why
 from dovetail.views.why_lease import WhyLease, WhyRequest
 from dovetail.views.why_queue import WhyQueue
@@ -79,12 +79,13 @@ KINDS: dict[str, AnswerKind] = {
     "AgentInspection": AnswerKind(Inspection, "agent inspect"),
     "AgentsDemo": AnswerKind(AgentsDemo, "demo agents"),
     "ArrivalReport": AnswerKind(ArrivalReport, "simulate", SEVERAL),
+    "Capacity": AnswerKind(CapacityAnswer, "capacity"),
     "Cost": AnswerKind(CostAnswer, "cost"),
     "DefragPlan": AnswerKind(Defrag, "defrag"),
     "Demo": AnswerKind(DemoAnswer, "demo"),
     "Doctor": AnswerKind(DoctorAnswer, "doctor"),
     "DrainPlan": AnswerKind(DrainPlan, "drain"),
-    "Free": AnswerKind(Free, "free"),
+    "Free": AnswerKind(PricedFree, "free"),
     "HistoryJob": AnswerKind(HistoryJob, "history", EACH),
     "IdleList": AnswerKind(IdleList, "idle"),
     "InstallPlan": AnswerKind(InstallPlan, "install --plan"),
@@ -96,7 +97,7 @@ KINDS: dict[str, AnswerKind] = {
     "JobList": AnswerKind(JobList, "jobs"),
     "JobRank": AnswerKind(RankView, "priority"),
     "KnownModel": AnswerKind(KnownModel, "memory --list", EACH),
-    "LargestGangs": AnswerKind(ShapeAnswer, "free --shape"),
+    "LargestGangs": AnswerKind(PricedShape, "free --shape"),
     "LeaseExplanation": AnswerKind(WhyLease, "why", SEVERAL),
     "LeaseList": AnswerKind(LeasesView, "leases"),
     "LeaseRequestExplanation": AnswerKind(WhyRequest, "why", SEVERAL),
@@ -121,7 +122,7 @@ KINDS: dict[str, AnswerKind] = {
     "Topology": AnswerKind(Topology, "topology FILE"),
     "UtilizationReport": AnswerKind(Utilization, "report"),
     "WaitingJobList": AnswerKind(QueuePosition, "queue"),
-    "WhatIf": AnswerKind(WhatIf, "whatif"),
+    "WhatIf": AnswerKind(PricedWhatIf, "whatif"),
 }
 
 

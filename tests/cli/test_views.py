@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from dovetail.cli import cli, cluster
 from dovetail.core.state import State
 from dovetail.kube.api.errors import Forbidden
+from dovetail.kube.nodes.purchase import NodePurchase
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading import state, views
 from dovetail.kube.reading.live_cluster import LiveCluster
@@ -22,10 +23,13 @@ from dovetail.kube.translate.translator import Translator
 from dovetail.views.defrag import DefragQuestion
 from dovetail.views.drain import DrainQuestion
 from dovetail.views.explanation import WhyQuestion
+from dovetail.views.free import Free
 from dovetail.views.job_list import JobList
 from dovetail.views.leases import LeasesView, LeaseTotals
 from dovetail.views.nodes import NodeHealthView, NodeList
+from dovetail.views.priced_gpus import ChangedNodes, PricedNode
 from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.stranded import StrandedGpus, StrandedPart
 from dovetail.views.whatif import WhatIf
 from dovetail.views.whatif_changes import (
     AddNodesLike,
@@ -49,6 +53,10 @@ current-context: x
 
 def world() -> State:
     return state_of(node("n0"), pod("runs", 8, "n0"), pod("waits", 8))
+
+
+KIND = PricedNode("NVIDIA-H100-80GB-HBM3", 8, NodePurchase("p5.48xlarge", "us-east-1"))
+"""Of a list price."""
 
 
 def run(
@@ -211,6 +219,18 @@ NODE = NodeHealthView("n0", "healthy", 8, {}, 0, "", "", "", (), used=8, jobs=("
             ("whatifs", {}),
             "The change makes no difference to waiting jobs of yours.\n"
             "The change makes a difference to 2 jobs of other namespaces.",
+        ),
+        (
+            ("whatif", "drain", "n0"),
+            WhatIf(NOW, (), (), (), (), 0, (), True, 0, (ChangedNodes(KIND, ("n0",), False),), ()),
+            ("whatifs", {}),
+            "The change saves 55.04 USD an hour, 39,628.80 USD in 30 days",
+        ),
+        (
+            ("free",),
+            Free((), (), (), (), StrandedGpus(8000, 4000, (8,), (StrandedPart(KIND, ("n0",), 4000, "cpu", "", 8),))),
+            ("capacities", {"cpuMilli": "0", "memoryBytes": "0"}),
+            "cannot use 4 of 8 free GPUs, which cost 27.52 USD an hour",
         ),
     ],
 )

@@ -11,11 +11,12 @@ from msgspec.structs import fields
 
 from dovetail.cli.console import Console
 from dovetail.cli.free_report import show
+from dovetail.cli.stranded_prices import PricedFree, StrandedPrice, priced_free
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.cost.price_rules import PriceBook
 from dovetail.views.free import (
     ClassDevices,
-    Free,
     FreeGpus,
     FreeShare,
     FreeSize,
@@ -26,6 +27,7 @@ from dovetail.views.free import (
 )
 from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused
 from dovetail.views.probe import Blocked
+from dovetail.views.stranded import StrandedGpus
 from tests.docs.pages import Row, page
 from tests.views.divided import BIG, MIXED, card, cluster, mig, node, pod
 
@@ -43,7 +45,9 @@ def rows(head: str, command: str = "dovetail free") -> dict[str, Row]:
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
-        ("field", Free),
+        ("field", PricedFree),
+        ("field of `stranded`", StrandedGpus),
+        ("field of the `price` of `free`", StrandedPrice),
         ("field of `gpus`", FreeGpus),
         ("field of `mig`", MigCards),
         ("field of `shared`", SharedCards),
@@ -82,6 +86,6 @@ def test_the_page_shows_what_is_printed() -> None:
         pod("chat", (SHARED_GPU, 1), on="gpu-5", namespace="default", gpu_milli=600),
     )  # fmt: skip
     printed = io.StringIO()
-    show(free(state), Console(file=printed))
+    show(priced_free(free(state), PriceBook([]), 0), Console(file=printed))
     (shown,) = [block.text for block in page("docs/how-to/what-still-fits.md").blocks if block.language == "text"]
     assert [line.split() for line in printed.getvalue().splitlines()] == [line.split() for line in shown.splitlines()]

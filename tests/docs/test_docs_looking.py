@@ -10,8 +10,10 @@ from msgspec.structs import fields
 
 from dovetail.cli import columns
 from dovetail.cli.advise_columns import ADVICE
+from dovetail.cli.change_prices import PricedWhatIf
 from dovetail.cli.jobs import COLUMNS
 from dovetail.cli.output import API_VERSION
+from dovetail.cli.stranded_prices import PricedShape
 from dovetail.core.reasons import Expected
 from dovetail.jobs.life import JobLife, LifeStep
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
@@ -23,9 +25,9 @@ from dovetail.views.queue_drain import QueueDrainPlan, RunningJob
 from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
 from dovetail.views.queue_shares import QueueShare, UserShare
 from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
-from dovetail.views.shape import Largest, ShapeAnswer, ShapeView
+from dovetail.views.shape import Largest, ShapeView
 from dovetail.views.shape import ShapeLevel as ShapeLevel
-from dovetail.views.whatif import QueueGain, WhatIf, WhatifOutcome
+from dovetail.views.whatif import QueueGain, WhatifOutcome
 from dovetail.views.why import QueueTerm, Reserved
 from dovetail.views.why_queue import WhyQueue
 from tests.docs.pages import Row, page
@@ -54,10 +56,10 @@ def rows(command: str, head: str) -> dict[str, Row]:
         ("queue", "field of `jobs`", WaitingWorkload),
         ("queue drain", "field", QueueDrainPlan),
         ("share", "field", QueueShare),
-        ("whatif", "field", WhatIf),
+        ("whatif", "field", PricedWhatIf),
         ("whatif", "field of `jobs`", WhatifOutcome),
         ("why", "field of a queue", WhyQueue),
-        ("free", "field with `--shape`", ShapeAnswer),
+        ("free", "field with `--shape`", PricedShape),
     ],
 )
 def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:

@@ -11,8 +11,9 @@ from dovetail.core.cycle import enter
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.dra.types import Allocation, Claim, ClaimSpec, Device, Grant, Slice
 from dovetail.core.model import GPU, SHARED_GPU, Instance, Node, Pod, Request
+from dovetail.core.queues.node_gpus import ListedGpu, NodeGpu, gpus_on
 from dovetail.core.state import State
-from dovetail.history.holdings import HeldGpu, ListedGpu, NodeGpu, gpus_on, held_on
+from dovetail.history.holdings import HeldGpu, held_on
 from tests.core.bargaining.market import Market, nodes
 from tests.history.worlds import MIG, mig_node, shared_node, whole_node
 

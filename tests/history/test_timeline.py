@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import apply_events
 from dovetail.core.model import GPU, Pod, Request
+from dovetail.core.queues.node_gpus import ListedGpu
 from dovetail.core.state import State
-from dovetail.history.holdings import ListedGpu
 from dovetail.history.ledger import GpuTime, divide
 from dovetail.history.pod_records import PodFact
 from dovetail.history.records import Gap, HistoryBatch, Period

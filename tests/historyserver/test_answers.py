@@ -15,18 +15,20 @@ import pytest
 
 from dovetail.advice.sizing.rule import JobAdviceList
 from dovetail.aggregated.question import Question, Reply
+from dovetail.cost.capacity import CapacityAnswer
 from dovetail.cost.costs import CostAnswer
 from dovetail.cost.grouping import ELSEWHERE
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.price_sources import PriceSources
 from dovetail.cost.utilization import Utilization
 from dovetail.history.sqlite.reader import SqliteReader
-from dovetail.historyserver.answers import advice_of, costs_of, idle_of, use_of
+from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, idle_of, use_of
 from dovetail.historyserver.elsewhere import shown_text
 from dovetail.historyserver.past_jobs import PastJobs, past_jobs_of
 from dovetail.historyserver.questions import (
     BY,
     AdviceQuestion,
+    CapacityQuestion,
     CostQuestion,
     HistoryAsked,
     IdleQuestion,
@@ -54,6 +56,7 @@ ALL: dict[str, list[HistoryAsked]] = {
         IdleQuestion(users=(f"{MARKER}user-0",)),
     ],
     "sizeadvice": [AdviceQuestion(), AdviceQuestion(jobs=(f"{MARKER}job-1",)), AdviceQuestion(namespace=OWN)],
+    "capacityadvice": [CapacityQuestion(), CapacityQuestion("7d", "Europe/Berlin")],
 }
 
 
@@ -83,6 +86,7 @@ def test_the_answers_are_those_of_the_file(store: Path) -> None:
             "costs": (CostAnswer, lambda asked: costs_of(reader, asked, book)),
             "idlelists": (IdleList, lambda asked: idle_of(reader, asked, book)),
             "sizeadvice": (JobAdviceList, lambda asked: advice_of(reader, asked, book)),
+            "capacityadvice": (CapacityAnswer, lambda asked: capacity_of(reader, asked, book)),
         }
         seen = 0
         for resource, (kind, worked_out) in of_file.items():
@@ -181,12 +185,20 @@ def test_names_of_others_in_messages(text: str, shown: str) -> None:
         ("pastjobs", '{"labels": [{"key": "a", "operator": "Like"}]}', 400, "is none that this collector"),
         ("pastjobs", '{"since_ms": 10, "until_ms": 5}', 400, "--since must be before"),
         ("sizeadvice", '{"jobs": ["nothing"]}', 404, "job nothing held no GPU"),
+        ("capacityadvice", '{"period": "yesterday"}', 400, "yesterday"),
+        ("capacityadvice", '{"time_zone": "Mars"}', 400, "Mars"),
         ("usereports", "[", 400, "is none that this collector"),
     ],
 )
 def test_questions_without_an_answer(store: Path, resource: str, question: str, status: int, text: str) -> None:
     reply = ask(store, resource, question)
     assert reply.status == status and text in reply.body.decode()
+
+
+def test_capacity_is_answered_to_users_that_may_see_all(store: Path) -> None:
+    reply = ask(store, "capacityadvice", CapacityQuestion(), OWN)
+    assert reply.status == 400 and b"in all namespaces" in reply.body
+    assert answer(ask(store, "capacityadvice", CapacityQuestion()))["kinds"]
 
 
 def test_a_history_that_is_not_there_and_prices_that_cannot_be_read(store: Path, tmp_path: Path) -> None:

@@ -112,6 +112,9 @@ def _refuses_what_rbac_does_not_grant(world: _World) -> None:
 def _shows_own_names_and_totals(world: _World) -> None:
     for resource in ("pastjobs", "usereports", "costs", "idlelists", "sizeadvice"):
         assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{resource}"))
+    with pytest.raises(KubectlFailed, match="in all namespaces"):
+        world.ask("alice", "/namespaces/team-a/capacityadvice")
+    assert world.ask("olga", "/capacityadvice")["kinds"]
     jobs = world.ask("alice", "/namespaces/team-a/pastjobs")
     assert ([job["job"] for job in jobs["jobs"]], jobs["elsewhere"]) == (["team-a/runs"], 1)
     question = "?question=%7B%22by%22%3A%22job%22%7D"

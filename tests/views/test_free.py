@@ -18,6 +18,7 @@ from dovetail.core.model import CPU, GPU, SHARED_GPU, Node, Pod, Problem, Taint
 from dovetail.core.state import State
 from dovetail.views.free import Free, FreeGpus, MigCards, SharedCards, free
 from dovetail.views.probe import Beside, Blocked
+from dovetail.views.stranded import StrandedGpus
 from tests.views.divided import (
     BIG,
     DRIVER,
@@ -272,7 +273,7 @@ def test_a_class_of_which_nothing_can_be_asked_states_why() -> None:
 
 
 def test_an_empty_cluster_has_nothing() -> None:
-    assert free(cluster()) == Free((), (), (), ())
+    assert free(cluster()) == Free((), (), (), (), StrandedGpus(0, 0, (), ()))
 
 
 def _claims(name: str) -> Pod:

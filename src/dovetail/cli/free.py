@@ -12,9 +12,11 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import FREE, free_rows
 from dovetail.cli.console import Console
 from dovetail.cli.listing import ListForm, list_options, write_rows
+from dovetail.cli.price_options import book_of, price_options
 from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
+    from dovetail.cost.price_sources import PriceSources
     from dovetail.views.free import Free
     from dovetail.views.probe import Beside
     from dovetail.views.shape import ShapeAnswer, ShapeView
@@ -24,27 +26,32 @@ if TYPE_CHECKING:
 @cluster_options
 @shape_option("Show the largest gang of such pods that can start now: 8, 8xH100; 4x8xH100 also asks for four pods.")
 @beside_options
+@price_options
 @list_options(FREE)
 def command(
     source: ClusterSource,
     shape: ShapeView | None,
     cpu_milli: int,
     memory_bytes: int,
+    prices: PriceSources,
     form: ListForm,
 ) -> None:
     """Show what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
 
-    The running scheduler answers, if there is one; else the cluster is read. Writes nothing. The pods request no CPU
-    and no memory unless --cpu and --memory add some.
+    Also shows which free GPUs no waiting pod, or no pod of --shape, can use, why, and what they cost. The running
+    scheduler answers, if there is one; else the cluster is read. Writes nothing. The pods request no CPU and no memory
+    unless --cpu and --memory add some.
     """
     from dovetail.cli.free_report import show, show_shape
+    from dovetail.cli.stranded_prices import priced_free, priced_shape
+    from dovetail.cost.price_rules import CurrencyError
     from dovetail.views.free import Free, free
     from dovetail.views.probe import Beside
     from dovetail.views.shape import ShapeAnswer, ShapeError, largest
 
     if shape is not None and not form.plain and not form.whole:
         raise click.UsageError("--shape shows tables of domains: use it with -o table, json, yaml or jsonpath alone")
-    beside = Beside(cpu_milli, memory_bytes)
+    beside, book = Beside(cpu_milli, memory_bytes), book_of(prices)
     answer = _asked(source, shape, beside)
     if answer is None:
         state = source.state()
@@ -53,17 +60,26 @@ def command(
         except ShapeError as error:
             raise click.ClickException(str(error)) from error
     console = Console()
-    if form.whole:
-        write_answer(form, "LargestGangs" if isinstance(answer, ShapeAnswer) else "Free", answer)
-    elif isinstance(answer, Free) and not form.plain:
+    if isinstance(answer, Free) and not form.plain and not form.whole:
         write_rows(form, FREE, free_rows(answer), source.now_ms, console)
+        return
+    try:
+        priced = (
+            priced_shape(answer, book, source.now_ms)
+            if isinstance(answer, ShapeAnswer)
+            else priced_free(answer, book, source.now_ms)
+        )
+    except CurrencyError as error:
+        raise click.ClickException(str(error)) from error
+    if form.whole:
+        write_answer(form, "LargestGangs" if isinstance(priced, ShapeAnswer) else "Free", priced)
+        return
+    if isinstance(priced, ShapeAnswer):
+        show_shape(priced, console)
     else:
-        if isinstance(answer, ShapeAnswer):
-            show_shape(answer, console)
-        else:
-            show(answer, console)
-        if not cpu_milli and not memory_bytes:
-            console.print("\nThe pods request no CPU and no memory; --cpu and --memory add an amount for each GPU.")
+        show(priced, console)
+    if not cpu_milli and not memory_bytes:
+        console.print("\nThe pods request no CPU and no memory; --cpu and --memory add an amount for each GPU.")
 
 
 def _asked(source: ClusterSource, shape: ShapeView | None, beside: Beside) -> Free | ShapeAnswer | None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import to_builtins
 from rich.markup import escape
 
 from dovetail.cli.columns import lacking
-from dovetail.cli.console import Console, Table
-from dovetail.cli.output import count, foreign
-from dovetail.views.free import ClassDevices, Free, FreeGpus, MigCards, SharedCards
+from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.money import money, price_of, unpriced
+from dovetail.cli.output import count, foreign, gpus
+from dovetail.cli.stranded_prices import PricedFree, PricedShape, StrandedPrice
+from dovetail.views.free import ClassDevices, FreeGpus, MigCards, SharedCards
 from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Blocked
-from dovetail.views.shape import ANYWHERE, Largest, ShapeAnswer
+from dovetail.views.shape import ANYWHERE, Largest
+from dovetail.views.stranded import FRAGMENTED, MIG, RULE, TOPOLOGY, StrandedGpus
 
 _LEVELS_SHOWN = 3
 _NAMES_SHOWN = 4
@@ -25,7 +29,7 @@ _ISOLATION = {
 }
 
 
-def show_shape(answer: ShapeAnswer, console: Console) -> None:
+def show_shape(answer: PricedShape, console: Console) -> None:
     """Print the largest gangs of a shape."""
     shape = answer.shape
     each = f"{count(shape.gpus, 'GPU')} each"
@@ -42,6 +46,46 @@ def show_shape(answer: ShapeAnswer, console: Console) -> None:
         console.print(table)
         for line in _next_sizes(one):
             console.print(foreign(line))
+    _show_stranded(answer.stranded, answer.price, f"pods of {each}", console)
+
+
+def _show_stranded(found: StrandedGpus | None, price: StrandedPrice | None, pods: str, console: Console) -> None:
+    """Print the free GPUs that no such pods can use, and what they cost."""
+    if found is None or price is None or not found.free_milli:
+        return
+    part = f"{gpus(found.stranded_milli)} of {gpus(found.free_milli)} free GPUs"
+    if not found.stranded_milli:
+        console.print(f"\nNo free GPU is stranded: {pods} fit on all {gpus(found.free_milli)}.")
+        return
+    cost = ""
+    if price.per_hour_micro is not None and price.per_30d_micro is not None:
+        hour, month = money(price.per_hour_micro, price.currency), money(price.per_30d_micro, price.currency)
+        cost = f", which cost {hour} an hour, {month} in 30 days"
+    console.print(f"\n{foreign(f'Stranded: {pods} cannot use {part}{cost}.')}")
+    table = Table("model", prose("why they cannot be used"), right("GPUs"), right("nodes"), right("an hour"))
+    for one in price.rows:
+        hour = money(one.per_hour_micro, price.currency) if one.per_hour_micro is not None else "-"
+        cause = _CAUSES.get(one.cause, "the node has no more {cause}").format(**to_builtins(one))
+        table.add_row(foreign(one.model) or "-", foreign(cause), gpus(one.gpus_milli), str(one.nodes), hour)
+    console.print(table)
+    priced = {(one.price_source, one.price_date): one for one in price.rows if one.per_hour_micro is not None}
+    lines = [f"{price_of(one).capitalize()}." for one in priced.values()]
+    without = {(one.model, one.why): one for one in price.rows if one.per_hour_micro is None}
+    lines += [f"No price of {one.model or 'GPUs of an unknown model'}: {unpriced(one)}" for one in without.values()]
+    if found.left_out:
+        lines.append(f"{count(found.left_out, 'shape')} of waiting pods are left out.")
+    for line in lines:
+        console.print(foreign(line))
+
+
+_CAUSES = {
+    FRAGMENTED: "fragmented: fewer than the {gpus} of a pod",
+    "cpu": "the node is short of CPU beside them",
+    "memory": "the node is short of memory beside them",
+    TOPOLOGY: "not in one NVLink or NUMA domain",
+    RULE: "{detail}",
+    MIG: "slices of MIG that no waiting profile can get",
+}
 
 
 def _next_sizes(found: Largest) -> Iterator[str]:
@@ -54,7 +98,7 @@ def _next_sizes(found: Largest) -> Iterator[str]:
             yield from _blocked(f"{count(level.pods + 1, 'pod')}{where}", level.blocked)
 
 
-def show(answer: Free, console: Console) -> None:
+def show(answer: PricedFree, console: Console) -> None:
     """Print what still fits."""
     blocks = [_gpus(one) for one in answer.gpus]
     blocks += [_mig(one) for one in answer.mig]
@@ -68,6 +112,7 @@ def show(answer: Free, console: Console) -> None:
             console.print()
         for part in block:
             console.print(foreign(part) if isinstance(part, str) else part)
+    _show_stranded(answer.stranded, answer.price, "the waiting pods", console)
 
 
 _Block = Iterator[str | Table]

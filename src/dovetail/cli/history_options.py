@@ -42,12 +42,17 @@ class HistoryQuestion(Struct, frozen=True):
     @property
     def zone(self) -> tzinfo:
         """Raises UsageError."""
-        from dovetail.cost.calendar import PeriodError, zone_of
+        return zone_named(self.time_zone)
 
-        try:
-            return zone_of(self.time_zone)
-        except PeriodError as error:
-            raise click.UsageError(str(error)) from error
+
+def zone_named(text: str) -> tzinfo:
+    """Raises UsageError."""
+    from dovetail.cost.calendar import PeriodError, zone_of
+
+    try:
+        return zone_of(text)
+    except PeriodError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def asked_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,6 +86,16 @@ def _by(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     return value
 
 
+PERIOD_OPTIONS = (
+    click.option(
+        "--period", metavar="PERIOD", default="30d", show_default=True,
+        help="The period: 7d, 36h, 2026-11, 2026-11-05, or FROM..TO with dates or times.",
+    ),
+    click.option(
+        "--time-zone", metavar="ZONE", default="UTC", show_default=True,
+        help="The zone of days and dates: Europe/Berlin, or an offset such as +05:30.",
+    ),
+)  # fmt: skip
 _OPTIONS = (
     click.option(
         "-n", "--namespace", default="", shell_complete=complete_namespaces,
@@ -91,14 +106,7 @@ _OPTIONS = (
         "--by", metavar=f"{'|'.join(BY)}|{LABEL}KEY", default="team", show_default=True, callback=_by,
         help="What to group by; KEY is a label of pods.",
     ),
-    click.option(
-        "--period", metavar="PERIOD", default="30d", show_default=True,
-        help="The period: 7d, 36h, 2026-11, 2026-11-05, or FROM..TO with dates or times.",
-    ),
-    click.option(
-        "--time-zone", metavar="ZONE", default="UTC", show_default=True,
-        help="The zone of days and dates: Europe/Berlin, or an offset such as +05:30.",
-    ),
+    *PERIOD_OPTIONS,
     click.option(
         "--level", type=click.IntRange(1, 32), default=1, show_default=True,
         help="With --by team, the level of the tree of queues, 1 at the top.",

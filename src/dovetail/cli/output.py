@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 namespace_option = click.option(
     "-n", "--namespace", help="Namespace of the pod or job. Default: the context's.", shell_complete=complete_namespaces
 )
-output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-
 
 API_VERSION = "dovetail.dev/cli.v1"
 """The version of JSON answers. A field is added without another version; none is removed or changed."""

@@ -53,17 +53,22 @@ def price_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def priced(
-        files: tuple[str, ...], no_list_prices: bool, currency: str, rates: dict[str, int], gpu_part: str, **rest: Any
+        price_files: tuple[str, ...],
+        no_list_prices: bool,
+        currency: str,
+        rates: dict[str, int],
+        gpu_part: str,
+        **rest: Any,
     ) -> None:
         if rates and not currency:
             raise click.UsageError("--rate converts into the currency of --currency: name that too")
-        if list(files).count("-") > 1:
+        if list(price_files).count("-") > 1:
             raise click.UsageError("only one of --prices can be standard input")
-        if no_list_prices and not files:
+        if no_list_prices and not price_files:
             raise click.UsageError("--no-list-prices leaves no prices: name a file with --prices")
         from dovetail.cost.price_sources import PriceSources
 
-        command(prices=PriceSources(files, not no_list_prices, currency, rates, gpu_part == "ratio"), **rest)
+        command(prices=PriceSources(price_files, not no_list_prices, currency, rates, gpu_part == "ratio"), **rest)
 
     found: Callable[..., None] = priced
     for option in reversed(_OPTIONS):
@@ -73,7 +78,7 @@ def price_options(command: Callable[..., None]) -> Callable[..., None]:
 
 _OPTIONS = (
     click.option(
-        "--prices", "files", metavar="FILE", multiple=True, help="A file of prices; the first that fits counts."
+        "--prices", "price_files", metavar="FILE", multiple=True, help="A file of prices; the first that fits counts."
     ),
     click.option("--no-list-prices", is_flag=True, help="Do not use the list prices that come with Dovetail."),
     click.option(

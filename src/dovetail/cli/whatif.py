@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options, manifests_of, submitted
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_nodes, complete_queues
-from dovetail.cli.output import looking_ahead, output_option, write_answer_json
+from dovetail.cli.output import looking_ahead
+from dovetail.cli.price_options import book_of, price_options
 
 if TYPE_CHECKING:
+    from dovetail.cost.price_sources import PriceSources
     from dovetail.views.whatif import WhatIf
     from dovetail.views.whatif_changes import Change
 
@@ -27,16 +30,18 @@ def command() -> None:
     """Predict what a change would do, without making it.
 
     The scheduler's own core decides on a copy of the cluster, with the change and without it, and looks ahead until all
-    jobs with a known start have started. The answer is what differs. The running scheduler answers, if there is one, by
-    a process of its own; else the cluster is read. Writes nothing.
+    jobs with a known start have started. The answer is what differs, and what the change costs or saves where prices
+    are known. The running scheduler answers, if there is one, by a process of its own; else the cluster is read. Writes
+    nothing.
     """
 
 
 @command.command(name="submit")
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
 @cluster_options
-@output_option
-def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
+@price_options
+@answer_option
+def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, form: AnswerForm) -> None:
     """Submit the objects of FILE...: which start now and where, which wait and how long, which pods are evicted.
 
     Pods count as Dovetail's, whatever their schedulerName. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
@@ -46,18 +51,19 @@ def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
     """
     from dovetail.views.whatif_changes import Submit
 
-    _answer(source, output, Submit(submitted(paths, source.namespace)))
+    _answer(source, prices, form, Submit(submitted(paths, source.namespace)))
 
 
 @command.command(name="drain")
 @click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_nodes)
 @cluster_options
-@output_option
-def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
+@price_options
+@answer_option
+def drain(source: ClusterSource, nodes: tuple[str, ...], prices: PriceSources, form: AnswerForm) -> None:
     """Drain nodes: where their pods go, which then wait, and which disruption budgets block the drain."""
     from dovetail.views.whatif_changes import DrainNodes
 
-    _answer(source, output, DrainNodes(nodes))
+    _answer(source, prices, form, DrainNodes(nodes))
 
 
 @command.command(name="add-nodes")
@@ -69,14 +75,16 @@ def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
     help="A label to set on the new nodes, such as dovetail.dev/rack=r9.",
 )  # fmt: skip
 @cluster_options
-@output_option
+@price_options
+@answer_option
 def add_nodes(
     source: ClusterSource,
     what: tuple[str, ...],
     like: str | None,
     number: int | None,
     labels: tuple[tuple[str, str], ...],
-    output: str,
+    prices: PriceSources,
+    form: AnswerForm,
 ) -> None:
     """Add nodes: from manifests, or more nodes like one that exists.
 
@@ -94,14 +102,14 @@ def add_nodes(
         raise click.UsageError(f"{what[0]} has the number of nodes: --count goes with --like")
     if shape:
         count, gpus = int(shape[1]), int(shape[2])
-        _answer(source, output, AddNodesLike(gpus=gpus, model=shape[3] or "", count=count, labels=labels))
+        _answer(source, prices, form, AddNodesLike(gpus=gpus, model=shape[3] or "", count=count, labels=labels))
     elif like:
-        _answer(source, output, AddNodesLike(like, count=number or 1, labels=labels))
+        _answer(source, prices, form, AddNodesLike(like, count=number or 1, labels=labels))
     else:
         nodes = _nodes(manifests_of(what))
         if not nodes:
             raise click.ClickException(f"{', '.join(what)}: no Node found")
-        _answer(source, output, AddNodes(nodes))
+        _answer(source, prices, form, AddNodes(nodes))
 
 
 def _nodes(objects: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -121,7 +129,8 @@ def _nodes(objects: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
 @click.option("--weight", type=click.IntRange(1, 1_000_000), help="Weight in the division of what is not guaranteed.")
 @click.option("--priority", type=int, help="Priority among its siblings.")
 @cluster_options
-@output_option
+@price_options
+@answer_option
 def quota(
     source: ClusterSource,
     queue: str,
@@ -129,37 +138,40 @@ def quota(
     limit: tuple[str, ...],
     weight: int | None,
     priority: int | None,
-    output: str,
+    prices: PriceSources,
+    form: AnswerForm,
 ) -> None:
     """Change the quota of QUEUE. AMOUNTs are such as gpu=40, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
     from dovetail.views.whatif_changes import ChangeQuota
 
     if not (guarantee or limit) and weight is None and priority is None:
         raise click.UsageError("nothing changes: use --guarantee, --limit, --weight or --priority")
-    _answer(source, output, ChangeQuota(queue, guarantee, limit, weight, priority))
+    _answer(source, prices, form, ChangeQuota(queue, guarantee, limit, weight, priority))
 
 
 @command.command(name="stop")
 @click.argument("queue", shell_complete=complete_queues)
 @click.option("--evict", is_flag=True, help="Evict its running jobs, too.")
 @cluster_options
-@output_option
-def stop(source: ClusterSource, queue: str, evict: bool, output: str) -> None:
+@price_options
+@answer_option
+def stop(source: ClusterSource, queue: str, evict: bool, prices: PriceSources, form: AnswerForm) -> None:
     """Stop QUEUE: which of its jobs no longer start, and which jobs of other queues start sooner."""
     from dovetail.views.whatif_changes import StopQueue
 
-    _answer(source, output, StopQueue(queue, evict))
+    _answer(source, prices, form, StopQueue(queue, evict))
 
 
 @command.command(name="resume")
 @click.argument("queue", shell_complete=complete_queues)
 @cluster_options
-@output_option
-def resume(source: ClusterSource, queue: str, output: str) -> None:
+@price_options
+@answer_option
+def resume(source: ClusterSource, queue: str, prices: PriceSources, form: AnswerForm) -> None:
     """Resume QUEUE, which is stopped: which of its jobs start now, and which jobs of other queues start later."""
     from dovetail.views.whatif_changes import ResumeQueue
 
-    _answer(source, output, ResumeQueue(queue))
+    _answer(source, prices, form, ResumeQueue(queue))
 
 
 def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -169,12 +181,19 @@ def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((match[1], match[2]) for match in found if match is not None)
 
 
-def _answer(source: ClusterSource, output: str, change: Change) -> None:
+def _answer(source: ClusterSource, prices: PriceSources, form: AnswerForm, change: Change) -> None:
+    from dovetail.cli.change_prices import priced_whatif
     from dovetail.cli.whatif_report import show
+    from dovetail.cost.price_rules import CurrencyError
 
-    answer = _ask(source, change) or _work_out(source, change)
-    if output == "json":
-        write_answer_json("WhatIf", answer)
+    book = book_of(prices)
+    found = _ask(source, change) or _work_out(source, change)
+    try:
+        answer = priced_whatif(found, book)
+    except CurrencyError as error:
+        raise click.ClickException(str(error)) from error
+    if form.whole:
+        write_answer(form, "WhatIf", answer)
     else:
         show(answer, Console())
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.markup import escape
 
+from dovetail.cli.change_prices import ChangePrice, PricedJob, PricedNodes, PricedWhatIf
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.leases_report import offer_start
+from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, foreign, gpus, indices, span, start
 from dovetail.core.reasons import Expected, When
 from dovetail.views.forecast_types import ForecastVictim
@@ -17,8 +21,8 @@ _NODES_SHOWN = 3
 _MOST_ROWS = 40
 
 
-def show(answer: WhatIf, console: Console) -> None:
-    """Print the differences."""
+def show(answer: PricedWhatIf, console: Console) -> None:
+    """Print the differences, and what the change costs."""
     if answer.jobs:
         table = Table("job", "queue", "GPUs", "effect", "without", "with", prose("where, or why not"))
         console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
@@ -38,10 +42,50 @@ def show(answer: WhatIf, console: Console) -> None:
         console.print(f"The change makes no difference to {count(answer.unchanged, 'other waiting job')}.")
     if answer.elsewhere:
         console.print(f"The change makes a difference to {count(answer.elsewhere, 'job')} of other namespaces.")
+    if answer.price is None:
+        console.print("The running scheduler is older than this command: what the change costs is not known.")
+    else:
+        for line in _price(answer.price):
+            console.print(foreign(line))
     for note in answer.notes:
         console.print(f"[yellow]attention:[/yellow] {escape(note)}")
     if not answer.whole:
         console.print(LOOK_AHEAD_ENDED)
+
+
+def _price(price: ChangePrice) -> Iterator[str]:
+    """What the change costs, in lines."""
+    yield from (_nodes_price(one, price.currency) for one in price.nodes)
+    if len(price.nodes) > 1 and price.per_hour_micro is not None and price.per_30d_micro is not None:
+        both = f"{money(price.per_hour_micro, price.currency)} an hour, {money(price.per_30d_micro, price.currency)}"
+        yield f"All together: {both} in 30 days."
+    yield from (_job_price(one, price.currency) for one in price.jobs)
+    if any(one.per_hour_micro is not None for one in price.jobs):
+        yield "What is submitted runs on nodes that are there: it adds nothing to the bill."
+    if not price.nodes and not price.jobs:
+        yield "The change adds and takes away no GPUs: the bill stays as it is."
+
+
+def _nodes_price(one: PricedNodes, currency: str) -> str:
+    what = f"{count(one.nodes, 'node')} with {count(one.gpus, 'GPU')} ({one.model or 'of an unknown model'})"
+    if one.per_hour_micro is None or one.per_30d_micro is None:
+        return f"No price of {what}: {unpriced(one)}"
+    amount = f"{money(one.per_hour_micro, currency)} an hour, {money(one.per_30d_micro, currency)} in 30 days"
+    if one.added:
+        return f"The change costs {amount}: {what}; {price_of(one)}."
+    return f"The change saves {amount}, once it is not paid any more for {what}; {price_of(one)}."
+
+
+def _job_price(one: PricedJob, currency: str) -> str:
+    what = f"{one.job}, {gpus(one.gpus_milli)} GPUs{f' ({one.model})' if one.model else ''}"
+    if one.per_hour_micro is None:
+        return f"No price of {what}: {unpriced(one)}"
+    hour = f"{money(one.per_hour_micro, currency)} an hour"
+    if one.cost_micro is None:
+        limit = "its run time is not known: set dovetail.dev/max-runtime"
+        return f"Price of {what}: {hour}; {limit}; {price_of(one)}."
+    cost = money(one.cost_micro, currency)
+    return f"Price of {what}: {hour}, at most {cost} in its run-time limit of {span(one.run_ms)}; {price_of(one)}."
 
 
 def _offers(answer: WhatIf, console: Console) -> None:

@@ -23,21 +23,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import Pod
+from dovetail.core.queues.node_gpus import ListedGpu, NodeGpu, gpus_on
 from dovetail.core.state import State
-from dovetail.history.holdings import HeldGpu, ListedGpu, NodeGpu, gpus_on, held_on
+from dovetail.history.holdings import HeldGpu, held_on
 from dovetail.history.ledger import WHOLE_MILLI
 from dovetail.history.pod_records import NO_FACT, PodFact, asks_gpus, is_lease, record_of
 from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Outcome, PodRecord
+from dovetail.kube.nodes.purchase import purchase_of
 
-_REGION, _ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
-_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-_SPOT = {
-    ("karpenter.sh/capacity-type", "spot"),
-    ("cloud.google.com/gke-spot", "true"),
-    ("cloud.google.com/gke-preemptible", "true"),
-    ("eks.amazonaws.com/capacityType", "SPOT"),
-    ("kubernetes.azure.com/scalesetpriority", "spot"),
-}
 NOT_RUN = "nothing was recorded: the collector did not run"
 NOT_ADVANCED = "nothing was recorded: the collector stood still"
 CLOCK_BACK = "the clock went back"
@@ -211,13 +204,12 @@ class Timeline:
 
     def _put_spans(self, state: State, name: str, gpus: tuple[NodeGpu, ...], times: _Times) -> None:
         before = {one.name for one in self._gpus.get(name, ())}
-        labels = state.cluster.nodes.labels[state.cluster.nodes.slots[name]] if gpus else {}
+        bought = purchase_of(state.cluster.nodes.labels[state.cluster.nodes.slots[name]] if gpus else {})
         there: set[str] = set()
         for one in gpus:
             span = GpuSpan(
                 one.name, name, one.index, len(gpus), one.model, "healthy" if one.healthy else "unhealthy", 0, 0,
-                labels.get(_INSTANCE_TYPE, ""), labels.get(_REGION, ""), labels.get(_ZONE, ""),
-                any(labels.get(label) == value for label, value in _SPOT),
+                bought.instance_type, bought.region, bought.zone, bought.spot,
             )  # fmt: skip
             now = self._spans.get(one.name)
             there.add(one.name)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dovetail.advice.sizing.advise import advise, by_saving
 from dovetail.advice.sizing.rule import JobAdviceList
 from dovetail.cost.calendar import PeriodError, days, period_of, zone_of
+from dovetail.cost.capacity import CapacityAnswer, capacity
 from dovetail.cost.cells import GpuTimes, gpu_times
 from dovetail.cost.costs import CostAnswer, costs
 from dovetail.cost.grouping import PLACED_BY, Grouping
@@ -30,6 +31,7 @@ from dovetail.history.store import HistoryReader
 from dovetail.historyserver.elsewhere import as_seen, shown_text
 from dovetail.historyserver.questions import (
     AdviceQuestion,
+    CapacityQuestion,
     CostQuestion,
     IdleQuestion,
     NoSuchJob,
@@ -44,11 +46,7 @@ def times_of(
     """The GPU time of the period, by day if it is grouped so or `daily`, and how it is grouped."""
     asked.check()
     known = reader.known()
-    try:
-        zone = zone_of(asked.time_zone)
-        period = period_of(asked.period, zone, known.end_ms or int(time.time() * 1000))
-    except PeriodError as error:
-        raise QuestionError(str(error)) from error
+    period, zone = _period(asked.period, asked.time_zone, known)
     inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
     named = list(days(inside, zone)) if inside.ms and (daily or asked.by == "day") else []
     # Of others a user sees one group: that is made of pods, which sums of owners do not have.
@@ -58,6 +56,15 @@ def times_of(
     if own:
         times = as_seen(times, own, asked.by in PLACED_BY)
     return times, Grouping(asked.by, asked.level, asked.parents, tuple(day for day, _ in named)), zone
+
+
+def _period(text: str, zone_name: str, known: Period) -> tuple[Period, tzinfo]:
+    """Raises QuestionError."""
+    try:
+        zone = zone_of(zone_name)
+        return period_of(text, zone, known.end_ms or int(time.time() * 1000)), zone
+    except PeriodError as error:
+        raise QuestionError(str(error)) from error
 
 
 @contextmanager
@@ -104,6 +111,16 @@ def advice_of(reader: HistoryReader, asked: AdviceQuestion, book: PriceBook, own
     period, uses = uses_of(reader, asked, own)
     advised = by_saving(advise(uses, model_prices(reader.spans(period), book, period.end_ms)))
     return JobAdviceList(period.end_ms, uses.window.start_ms, uses.window.end_ms, advised)
+
+
+def capacity_of(reader: HistoryReader, asked: CapacityQuestion, book: PriceBook, own: str = "") -> CapacityAnswer:
+    if own:
+        raise QuestionError(
+            "capacity is of the whole cluster: it is answered to users that may list capacityadvice in all namespaces"
+        )
+    period, zone = _period(asked.period, asked.time_zone, reader.known())
+    with _no_garbage():
+        return capacity(reader, period, zone, book)
 
 
 def uses_of(reader: HistoryReader, asked: AdviceQuestion, own: str = "") -> tuple[Period, JobsUse]:

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from dovetail.core.model import Operator
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, SIZE_ADVICE, USE_REPORTS
+from dovetail.kube.objects.history import CAPACITY_ADVICE, COSTS, IDLE_LISTS, PAST_JOBS, SIZE_ADVICE, USE_REPORTS
 
 BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day")
 """What GPU time can be grouped by, besides labels."""
@@ -101,12 +101,22 @@ class AdviceQuestion(_Question, frozen=True):
     seconds: Annotated[float, Meta(ge=0, le=_MOST)] = 30 * 86_400
 
 
-HistoryAsked: TypeAlias = PastJobsQuestion | UseQuestion | CostQuestion | IdleQuestion | AdviceQuestion
+class CapacityQuestion(_Question, frozen=True):
+    """Which GPUs to rent, to buy or to give back; the answer is for those that may see all namespaces."""
+
+    period: str = "30d"
+    time_zone: str = "UTC"
+
+
+HistoryAsked: TypeAlias = (
+    PastJobsQuestion | UseQuestion | CostQuestion | IdleQuestion | AdviceQuestion | CapacityQuestion
+)
 RESOURCES: dict[type[HistoryAsked], Resource] = {
     PastJobsQuestion: PAST_JOBS,
     UseQuestion: USE_REPORTS,
     CostQuestion: COSTS,
     IdleQuestion: IDLE_LISTS,
     AdviceQuestion: SIZE_ADVICE,
+    CapacityQuestion: CAPACITY_ADVICE,
 }
 """What answers each question."""

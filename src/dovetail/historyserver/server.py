@@ -35,10 +35,11 @@ from dovetail.cost.price_rules import CurrencyError, PriceBook
 from dovetail.cost.price_sources import PriceSources
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
-from dovetail.historyserver.answers import advice_of, costs_of, idle_of, use_of
+from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, idle_of, use_of
 from dovetail.historyserver.past_jobs import past_jobs_of
 from dovetail.historyserver.questions import RESOURCES, NoSuchJob, QuestionError
 from dovetail.kube.objects.history import (
+    CAPACITY_ADVICE,
     COSTS,
     HISTORIES,
     HISTORY_GROUP,
@@ -69,6 +70,7 @@ _WORK: dict[str, Callable[[HistoryReader, Any, PriceBook, str], object]] = {
     COSTS.plural: costs_of,
     IDLE_LISTS.plural: idle_of,
     SIZE_ADVICE.plural: advice_of,
+    CAPACITY_ADVICE.plural: capacity_of,
 }
 
 

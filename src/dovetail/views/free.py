@@ -29,6 +29,7 @@ from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
 from dovetail.core.state import State
 from dovetail.views.claimed import Claimed
 from dovetail.views.probe import NAME, Beside, Blocked, Probe
+from dovetail.views.stranded import StrandedGpus, of_waiting
 
 SHARES_MILLI = (125, 250, 500)
 
@@ -132,18 +133,21 @@ class ClassDevices(Struct, frozen=True):
 
 
 class Free(Struct, frozen=True):
-    """What fits now, by kind of device."""
+    """What fits now, by kind of device. `stranded` are free GPUs that no waiting pod can use, None of an older
+    scheduler."""
 
     gpus: tuple[FreeGpus, ...]
     mig: tuple[MigCards, ...]
     shared: tuple[SharedCards, ...]
     classes: tuple[ClassDevices, ...]
+    stranded: StrandedGpus | None = None
 
 
 def free(state: State, beside: Beside | None = None) -> Free:
     """What fits now. The state is changed: claims of hypothetical pods are put into it."""
     ask = Probe(state, beside or Beside())
-    return Free(tuple(_gpus(ask)), tuple(_mig(ask)), tuple(_shared(ask)), tuple(_classes(ask)))
+    found = tuple(_gpus(ask)), tuple(_mig(ask)), tuple(_shared(ask)), tuple(_classes(ask))
+    return Free(*found, of_waiting(ask))
 
 
 def _gpus(ask: Probe) -> Iterator[FreeGpus]:

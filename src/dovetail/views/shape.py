@@ -26,6 +26,7 @@ from dovetail.core.state import State
 from dovetail.kube.nodes.layouts import PRODUCT
 from dovetail.views.jobs import nearest
 from dovetail.views.probe import Beside, Blocked, Probe
+from dovetail.views.stranded import StrandedGpus, of_shapes
 
 _SHAPE = re.compile(r"(?:(?P<pods>[1-9]\d{0,5})x)?(?P<gpus>[1-9]\d?)(?:x(?P<model>\D.*))?")
 ANYWHERE = ""
@@ -68,11 +69,13 @@ class Largest(Struct, frozen=True):
 
 
 class ShapeAnswer(Struct, frozen=True):
-    """The answer. `starts`: a gang of `shape.pods` pods can start now, anywhere."""
+    """The answer. `starts`: a gang of `shape.pods` pods can start now, anywhere. `stranded` are free GPUs that no pod
+    of the shape can use, None of an older scheduler."""
 
     shape: ShapeView
     starts: bool
     models: tuple[Largest, ...]
+    stranded: StrandedGpus | None = None
 
 
 def parse(text: str) -> ShapeView:
@@ -89,10 +92,11 @@ def parse(text: str) -> ShapeView:
 def largest(state: State, shape: ShapeView, beside: Beside) -> ShapeAnswer:
     """The largest gangs of a shape. Raises ShapeError if no node has GPUs of the model."""
     ask = Probe(state, beside)
-    models = tuple(
-        Largest(model or "", tuple(_levels(ask, shape, model, where))) for model, where in models_of(ask, shape)
-    )
-    return ShapeAnswer(shape, any(one.levels[0].pods >= shape.pods for one in models), models)
+    known = models_of(ask, shape)
+    models = tuple(Largest(model or "", tuple(_levels(ask, shape, model, where))) for model, where in known)
+    pods = [(ask.pod(model, shape.gpus, (GPU, shape.gpus)), where) for model, where in known]
+    starts = any(one.levels[0].pods >= shape.pods for one in models)
+    return ShapeAnswer(shape, starts, models, of_shapes(ask, pods))
 
 
 def models_of(ask: Probe, shape: ShapeView) -> list[tuple[str | None, Mask]]:

@@ -40,6 +40,7 @@ from dovetail.views.jobs import JobNotFound, nearest, request_job, restarted
 from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.leases import OfferRow, offer_rows
+from dovetail.views.priced_gpus import ChangedNodes, SubmittedGpus, changed_nodes, submitted_gpus
 from dovetail.views.queues import queue_named
 
 HOST = "kubernetes.io/hostname"
@@ -56,12 +57,16 @@ class ChangeError(ValueError):
 
 class Hypothesis(Struct, frozen=True):
     """A change. `jobs` are the workloads that it is about: the answer has them even without a difference. `left` has
-    the nodes that pods of a workload leave. `notes` are what an operator must know besides."""
+    the nodes that pods of a workload leave. `notes` are what an operator must know besides. `added` and `removed` are
+    nodes, `submitted` the workloads that it makes."""
 
     events: tuple[Event, ...]
     jobs: frozenset[str] = frozenset()
     left: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    submitted: frozenset[str] = frozenset()
 
 
 class WhatifOutcome(Struct, frozen=True):
@@ -100,7 +105,8 @@ class WhatIf(Struct, frozen=True):
     """The answer. `jobs` has the jobs that the change is about, then the others with a difference, in the order of
     their starts. `spared` are the pods that would be evicted only without the change. `unchanged` is the number of
     waiting jobs without a difference. `whole` is false if a look-ahead ended at its bound. `elsewhere` is the number of
-    jobs with a difference that are left out, as they are in namespaces that the asker may not see."""
+    jobs with a difference that are left out, as they are in namespaces that the asker may not see. `nodes` are those
+    that the change adds or takes away, `submitted` what its jobs hold; None where an older scheduler answers."""
 
     now_ms: int
     jobs: tuple[WhatifOutcome, ...]
@@ -111,6 +117,8 @@ class WhatIf(Struct, frozen=True):
     notes: tuple[str, ...]
     whole: bool
     elsewhere: int = 0
+    nodes: tuple[ChangedNodes, ...] | None = None
+    submitted: tuple[SubmittedGpus, ...] | None = None
 
 
 def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhatIf:
@@ -139,6 +147,9 @@ def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda 
         sum(outcome is not None for outcome in outcomes) - len(shown),
         change.notes,
         without.whole and with_it.whole,
+        0,
+        tuple(changed_nodes(changed, change.added, change.removed)),
+        tuple(submitted_gpus(changed, [with_it.starts[one] for one in with_it.starts if one in change.submitted])),
     )
 
 
@@ -228,7 +239,7 @@ def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
     enter(changed, created, now_ms)
     jobs = [changed.workloads.workload_of(changed.workloads.pods[uid]) for uid in uids]
     jobs += [request_job(changed, changed.requests.negotiations[request_id]).workload for request_id in requests]
-    return Hypothesis(tuple(created), frozenset(jobs))
+    return Hypothesis(tuple(created), frozenset(jobs), submitted=frozenset(jobs))
 
 
 def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
@@ -263,7 +274,9 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
     for pod in again:
         workload = changed.workloads.workload_of(changed.workloads.pods[restarted(pod, now_ms).uid])
         left[workload] = tuple(dict.fromkeys((*left.get(workload, ()), pod.node)))
-    return Hypothesis(tuple(events), frozenset(left), left, tuple(dict.fromkeys(notes)))
+    return Hypothesis(
+        tuple(events), frozenset(left), left, tuple(dict.fromkeys(notes)), removed=tuple(one.name for one in records)
+    )
 
 
 def _budget_notes(state: State, leaving: Iterable[Pod]) -> Iterable[str]:
@@ -289,7 +302,7 @@ def add_nodes(state: State, records: Iterable[Node]) -> Hypothesis:
         if slot is not None and state.cluster.nodes.records[slot] is not None:
             raise ChangeError(f"node {record.name} exists already")
         events.append(NodeChanged(record))
-    return Hypothesis(tuple(events))
+    return Hypothesis(tuple(events), added=tuple(one.node.name for one in events))
 
 
 def like(state: State, name: str, count: int, labels: Sequence[tuple[str, str]] = ()) -> Hypothesis:

@@ -18,12 +18,12 @@ from dovetail.core import events as ev
 from dovetail.core.cycle import enter
 from dovetail.core.events import Event
 from dovetail.core.policy import Policy
+from dovetail.core.queues.node_gpus import ListedGpu
 from dovetail.core.state import State
 from dovetail.history.collector import metrics
 from dovetail.history.collector.agents import Reported
 from dovetail.history.collector.gpu_lists import gpus_of
 from dovetail.history.collector.pod_facts import fact_of
-from dovetail.history.holdings import ListedGpu
 from dovetail.history.pod_records import PodFact
 from dovetail.history.records import HistoryBatch, UseHour
 from dovetail.history.store import StoreError

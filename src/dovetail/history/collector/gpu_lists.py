@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.history.holdings import ListedGpu
+from dovetail.core.queues.node_gpus import ListedGpu
 from dovetail.kube.objects.topology import GPUNode
 
 _OFFERED = ("", "healthy", "degraded")

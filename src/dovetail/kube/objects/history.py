@@ -11,15 +11,17 @@ USE_REPORTS = Resource(HISTORY_GROUP, HISTORY_VERSION, "usereports", True, "UseR
 COSTS = Resource(HISTORY_GROUP, HISTORY_VERSION, "costs", True, "Cost")
 IDLE_LISTS = Resource(HISTORY_GROUP, HISTORY_VERSION, "idlelists", True, "IdleList")
 SIZE_ADVICE = Resource(HISTORY_GROUP, HISTORY_VERSION, "sizeadvice", True, "SizeAdvice")
+CAPACITY_ADVICE = Resource(HISTORY_GROUP, HISTORY_VERSION, "capacityadvice", True, "CapacityAdvice")
 HISTORY_COMMANDS = {
     PAST_JOBS.plural: "history",
     USE_REPORTS.plural: "report",
     COSTS.plural: "cost",
     IDLE_LISTS.plural: "idle",
     SIZE_ADVICE.plural: "advise",
+    CAPACITY_ADVICE.plural: "capacity",
 }
 """What shows each answer, as users call it."""
-HISTORIES = (PAST_JOBS, USE_REPORTS, COSTS, IDLE_LISTS, SIZE_ADVICE)
+HISTORIES = (PAST_JOBS, USE_REPORTS, COSTS, IDLE_LISTS, SIZE_ADVICE, CAPACITY_ADVICE)
 QUESTION = "question"
 """The parameter with the question, as JSON."""
 LONGEST_QUESTION = 4096
