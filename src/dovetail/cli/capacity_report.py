@@ -49,6 +49,8 @@ def show(answer: CapacityAnswer, form: ListForm, zone: tzinfo, zone_name: str, c
         console.print(f"\n[bold]{foreign(one.model) or 'unknown model'}[/bold]: {_title(one)}")
         for line in _lines(one, answer.currency):
             console.print(f"  {foreign(line)}")
+    for verdict, one in {one.verdict: one for one in answer.kinds if one.risk}.items():
+        console.print(f"\n[bold]{verdict}[/bold]\n  risk      {one.risk}\n  wrong if  {one.wrong_if}")
     console.print(f"\n{covered(Period(answer.start_ms, answer.end_ms), zone, zone_name)}.")
     if answer.end_ms - answer.start_ms < answer.asked_end_ms - answer.asked_start_ms:
         console.print(f"Asked was {asked}: nothing else is known of it.")
@@ -84,6 +86,3 @@ def _lines(one: CapacityAdvice, currency: str) -> Iterator[str]:
         yield f"buying    pays after {count(one.pays_after_months, 'month')} of renting all the time"
     elif one.change_nodes > 0:
         yield "buying    when it pays is not known: name what a GPU costs with --buy-price"
-    if one.risk:
-        yield f"risk      {one.risk}"
-        yield f"wrong if  {one.wrong_if}"

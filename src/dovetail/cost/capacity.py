@@ -221,8 +221,8 @@ def _hours(gpu_ms: int) -> str:
 
 
 _RISKS: Mapping[CapacityVerdict, str] = {
-    "give back": "no node is left to stand in for one that fails; the replay does not know of racks, of NVLink, nor of "
-    "which nodes a gang has to be on",
+    "give back": "no node is left to stand in for one that fails; the replay counts GPUs alone: no CPU, no memory, no "
+    "NVLink, no racks of gangs",
     "rent or buy": "what waits may be of a time that is over; jobs that get their GPUs sooner may ask for more",
     "keep": "",
     "not enough data": "",

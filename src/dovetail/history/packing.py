@@ -6,7 +6,7 @@ Rules
   share, which is one piece. A piece is on one node, and is not moved.
 - The replay places each piece, when it begins, on the node with the least room that is enough. Of pieces that begin at
   one time the largest comes first; what ends then has ended. So a number of nodes is proven by the run that fits.
-- Neither which GPUs of a node, nor which nodes hold a gang, is replayed.
+- GPUs alone are counted: neither CPU and memory, nor which GPUs of a node or which nodes of a gang belong together.
 """
 
 from __future__ import annotations
