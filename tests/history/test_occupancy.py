@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.history.occupancy import LEAST_WAIT_MS, occupancy, quantile
 from dovetail.history.records import HOUR_MS, GpuHold, GpuSpan, Period, PodRecord, UseHour
@@ -85,6 +86,16 @@ def test_of_which_kind_a_pod_that_never_started_wants_gpus_is_not_known_among_se
     found = occupancy(MemoryReader(period, spans() + other, (), [pod]), period)
     assert found.unknown_wait == 2 * 3 * UNIT
     assert not any(one.wanted for use in found.kinds.values() for one in use.moments)
+
+
+def test_a_node_that_lost_a_gpu_for_a_time_is_of_the_kind_that_it_was() -> None:
+    before = [replace(one, end_ms=UNIT) for one in spans(1)]
+    after = [replace(one, gpus=GPUS - 1, start_ms=UNIT) for one in spans(1)[:-1]]
+    made = sorted(before + after, key=lambda one: (one.gpu, one.start_ms))
+    found = occupancy(MemoryReader(Period(0, 3 * UNIT), made), Period(0, 3 * UNIT)).kinds
+    assert list(found) == [("H100", GPUS)]
+    (use,) = found.values()
+    assert [(one.there, one.ms // UNIT) for one in use.moments] == [(4, 1), (3, 2)] and len(use.spans) == 3
 
 
 def test_gpus_that_are_held_and_idle_for_a_whole_hour_are_not_used_in_it() -> None:

@@ -2,7 +2,8 @@
 """The GPUs of each kind of node over a period: how many were held at once, and how many jobs waited for.
 
 Rules
-- A kind is the model and the number of GPUs of a node. A GPU is held while a pod holds any part of it.
+- A kind is the model of a node and the most GPUs that it had: one that lost a GPU is of the kind that it was. A GPU is
+  held while a pod holds any part of it.
 - A pod waits from the time when it was submitted to its bind, or to its end. Waits below `LEAST_WAIT_MS` do not count:
   they are the time that the scheduler and image pulls need, and no want of GPUs. It waits for the kind of the node that
   it then got. Of a pod that never got one the kind is not known, unless there is only one.
@@ -92,42 +93,40 @@ class _Wait(Struct, frozen=True):
 def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
     """Raises StoreError."""
     spans = {gpu: list(some) for gpu, some in groupby(reader.spans(period), attrgetter("gpu"))}
-    kinds: dict[NodeKindKey, KindUse] = {}
+    nodes = _kinds(span for some in spans.values() for span in some)
+    kinds = {key: KindUse(key[1]) for key in dict.fromkeys(nodes.values())}
     there: dict[NodeKindKey, list[tuple[int, int]]] = {}
-    nodes: dict[str, NodeKindKey] = {}
-    for some in spans.values():
-        for span in some:
-            key = span.model, span.gpus
-            use = kinds.setdefault(key, KindUse(span.gpus))
-            nodes[span.node] = key
-            if span.health == "healthy":
-                _add(there.setdefault(key, []), period.clipped(span.start_ms, span.end_ms), 1)
-            if not span.end_ms or span.end_ms >= period.end_ms:
-                use.spans.append(span)
+    for span in (span for some in spans.values() for span in some):
+        key = nodes[span.node]
+        if span.health == "healthy":
+            _add(there.setdefault(key, []), period.clipped(span.start_ms, span.end_ms), 1)
+        if not span.end_ms or span.end_ms >= period.end_ms:
+            kinds[key].spans.append(span)
+    # The node that each GPU was in last.
+    last = {gpu: some[-1].node for gpu, some in spans.items()}
     pods = {pod.uid: pod for pod in reader.pods(period)}
     waits, unknown = _waits(pods.values(), nodes, kinds, period)
     held: dict[NodeKindKey, list[tuple[int, int]]] = {}
     busy: dict[str, list[Period]] = {}
-    whole: dict[tuple[str, str], list[tuple[GpuHold, NodeKindKey]]] = {}
+    whole: dict[tuple[str, str], list[GpuHold]] = {}
     for gpu, holds in groupby(reader.holds(period), attrgetter("gpu")):
         own = list(holds)
-        key_of = _kind_of(spans.get(gpu, ()))
-        if key_of is None:
+        if gpu not in last:
             continue
-        node, key = key_of
+        key = nodes[last[gpu]]
         busy[gpu] = _union(period.clipped(one.start_ms, one.end_ms) for one in own)
         for part in busy[gpu]:
             _add(held.setdefault(key, []), part, 1)
         for one in own:
             if one.milli >= _WHOLE_MILLI:
-                whole.setdefault((one.pod_uid, node), []).append((one, key))
+                whole.setdefault((one.pod_uid, last[gpu]), []).append(one)
         shared = [period.clipped(one.start_ms, one.end_ms) for one in own if one.milli < _WHOLE_MILLI]
         parts = [Piece(one.start_ms, one.end_ms, 1) for one in _union(shared)]
         kinds[key].pieces += parts
         kinds[key].demand += parts
-    for (uid, _), some_holds in whole.items():
-        _hold_piece(kinds, pods.get(uid), some_holds, period)
-    _idle(reader.use(period), busy, {gpu: _kind_of(some) for gpu, some in spans.items()}, kinds, period)
+    for (uid, node), some_holds in whole.items():
+        _hold(kinds[nodes[node]], pods.get(uid), some_holds, period)
+    _count_used(reader.use(period), busy, {gpu: kinds[nodes[node]] for gpu, node in last.items()}, kinds, period)
     for key, use in kinds.items():
         wanted: list[tuple[int, int]] = []
         for wait in waits[key]:
@@ -144,28 +143,27 @@ def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
     return Occupancy(period, kinds, unknown)
 
 
-def _hold_piece(
-    kinds: Mapping[NodeKindKey, KindUse],
-    pod: PodRecord | None,
-    holds: Sequence[tuple[GpuHold, NodeKindKey]],
-    period: Period,
-) -> None:
+def _kinds(spans: Iterable[GpuSpan]) -> dict[str, NodeKindKey]:
+    """The kind of each node."""
+    found: dict[str, tuple[int, str, int]] = {}
+    for span in spans:
+        start_ms, model, gpus = found.get(span.node, (-1, "", 0))
+        start_ms, model = max((start_ms, model), (span.start_ms, span.model))
+        found[span.node] = start_ms, model, max(gpus, span.gpus)
+    return {node: (model, gpus) for node, (_, model, gpus) in found.items()}
+
+
+def _hold(use: KindUse, pod: PodRecord | None, holds: Sequence[GpuHold], period: Period) -> None:
     """Add what a pod holds of whole GPUs of one node."""
-    use = kinds[holds[0][1]]
-    gpus = min(len({one.gpu for one, _ in holds}), use.node_gpus)
-    start_ms = min(one.start_ms for one, _ in holds)
-    end_ms = max(one.end_ms or period.end_ms for one, _ in holds)
+    gpus = min(len({one.gpu for one in holds}), use.node_gpus)
+    start_ms = min(one.start_ms for one in holds)
+    end_ms = max(one.end_ms or period.end_ms for one in holds)
     waited_ms = pod.bound_ms - pod.submitted_ms if pod is not None and pod.bound_ms else 0
     if waited_ms < LEAST_WAIT_MS:
         waited_ms = 0
     part = period.clipped(start_ms - waited_ms, end_ms)
     use.pieces.append(Piece(part.start_ms, part.end_ms, gpus))
     use.demand.append(Piece(start_ms - waited_ms, end_ms - waited_ms, gpus))
-
-
-def _kind_of(spans: Sequence[GpuSpan]) -> tuple[str, NodeKindKey] | None:
-    """The node that a GPU was in last, and its kind."""
-    return (spans[-1].node, (spans[-1].model, spans[-1].gpus)) if spans else None
 
 
 def _waits(
@@ -194,10 +192,10 @@ def _waits(
     return found, unknown
 
 
-def _idle(
+def _count_used(
     use: Iterable[UseHour],
     busy: Mapping[str, Sequence[Period]],
-    kind_of: Mapping[str, tuple[str, NodeKindKey] | None],
+    kind_of: Mapping[str, KindUse],
     kinds: Mapping[NodeKindKey, KindUse],
     period: Period,
 ) -> None:
@@ -211,10 +209,7 @@ def _idle(
     for kind in kinds.values():
         kind.used_by_hour = dict.fromkeys(hours, 0)
     for gpu, parts in busy.items():
-        of = kind_of.get(gpu)
-        if of is None:
-            continue
-        used, last = kinds[of[1]].used_by_hour, -1
+        used, last = kind_of[gpu].used_by_hour, -1
         for part in parts:
             for hour in range(max(part.start_ms // HOUR_MS, last + 1), -(-part.end_ms // HOUR_MS)):
                 used[hour] += not idle.get((gpu, hour), False)
