@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.lint.source import SourceDocument, Unreadable, decoded, documents
+from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents
 from dovetail.kube.manifests.documents import STDIN, ManifestError, content, files_named
 
 _BOM = b"\xef\xbb\xbf"
@@ -47,7 +47,7 @@ def read(name: str) -> File:
     """The file; its `error` is set if it cannot be read."""
     data = b""
     try:
-        data = content(name)
+        data = content(name, MAX_BYTES)
         return File(name, data, tuple(documents(name, decoded(data))))
     except ManifestError as error:
         return File(name, data, (), Unreadable(error.message, error.line))

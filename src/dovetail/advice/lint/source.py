@@ -18,11 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
-from dovetail.kube.manifests.documents import Loader, ManifestError, not_yaml
+from dovetail.kube.manifests.documents import ManifestError, not_yaml
+from dovetail.kube.yaml_text import Loader
 
 MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-_ONLY_DIRECTIVES = re.compile(r"(?:\s*(?:%[^\n]*|#[^\n]*)?(?:\n|$))*\Z")
+_ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
 _BRACES = re.compile(r"\{\{")
 
@@ -100,13 +101,11 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
     try:
         root = loader.get_single_node()
         return replace(bare, root=root, value=loader.construct_document(root) if root is not None else None)
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
         template = _BRACES.search(text)
         if template is not None:
             return replace(bare, error=_not_rendered(text, template, first_line))
         return replace(bare, error=_broken(error, file, first_line))
-    except RecursionError:
-        return replace(bare, error=Unreadable("is nested too deeply, or an anchor holds itself", first_line))
     finally:
         loader.dispose()
 
@@ -143,7 +142,7 @@ def _not_rendered(text: str, found: re.Match[str], first_line: int) -> Unreadabl
     return Unreadable(message, first_line + line, column + 1)
 
 
-def _broken(error: Exception, file: str, first_line: int) -> Unreadable:
+def _broken(error: yaml.YAMLError, file: str, first_line: int) -> Unreadable:
     mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
     line, column = (first_line + mark.line, mark.column + 1) if mark is not None else (first_line, 1)
     problem: ManifestError = not_yaml(error, file)
