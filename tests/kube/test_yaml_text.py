@@ -91,6 +91,7 @@ def test_a_mapping_that_another_merges_first_is_no_duplicate() -> None:
         (MERGE_BOMB, 8, "repeat more than 100,000 values here: write them out, or split the file"),
         (ALIAS_BOMB, 6, "repeat more than 100,000 values"),
         (CHAIN, 200, "deeper than 200 levels"),
+        (f"a: &a {'x' * 640_000}\nb: [{', '.join(['*a'] * 20)}]", 2, "repeat more than 100,000 values"),
         ("a: 1\nb: &b [1, *b]", 2, "an anchor holds itself"),
         ("a: &a\n  <<: *a", 2, "an anchor holds itself"),
         ("a: 1\nb: " + "[" * 100_000, 2, "deeper than 200 levels: make it flatter"),
@@ -99,7 +100,19 @@ def test_a_mapping_that_another_merges_first_is_no_duplicate() -> None:
         ("a: 1\nb: 1" + ":1" * 100_000, 2, "a number has 200,001 characters, more than 1,000: put a text in quotes"),
         ("a: 1\nb: " + "1" * 5_000, 2, "a number has 5,000 characters"),
     ],
-    ids=["merges", "aliases", "chain", "cycle", "own merge", "lists", "maps", "dashes", "base 60", "digits"],
+    ids=[
+        "merges",
+        "aliases",
+        "chain",
+        "long text",
+        "cycle",
+        "own merge",
+        "lists",
+        "maps",
+        "dashes",
+        "base 60",
+        "digits",
+    ],
 )
 def test_refuses_what_is_over_a_bound(text: str, line: int, problem: str) -> None:
     with pytest.raises(OverBounds) as raised:

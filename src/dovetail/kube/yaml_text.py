@@ -27,6 +27,8 @@ DEEPEST = 200
 LONGEST_NUMBER = 1000
 _TAG = "tag:yaml.org,2002:"
 _MOST_SHOWN = 40
+_LONG = 64
+"""Characters: a long text counts as one value for each of these."""
 
 
 class OverBounds(yaml.MarkedYAMLError):
@@ -41,9 +43,6 @@ class _Size(msgspec.Struct, frozen=True):
 
     values: int
     levels: int
-
-
-_SCALAR = _Size(1, 0)
 
 
 class Loader(yaml.CSafeLoader):
@@ -91,11 +90,11 @@ def _bounded(root: yaml.Node) -> None:
     def size_of(node: yaml.Node, level: int, mark: yaml.Mark) -> _Size:
         nonlocal written
         if isinstance(node, yaml.ScalarNode):
-            # A scalar that is repeated is in the size of what repeats it.
+            weight = 1 + len(node.value) // _LONG
             if id(node) not in sizes:
-                sizes[id(node)] = _SCALAR
-                written += 1
-            return _SCALAR
+                sizes[id(node)] = _Size(weight, 0)
+                written += weight
+            return _Size(weight, 0)
         if id(node) in sizes:
             known = sizes[id(node)]
             if known is None:

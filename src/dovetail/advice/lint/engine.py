@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, json_patch
-from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.field import Field, Path
 from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules import BY_ID
@@ -85,7 +85,23 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             )  # fmt: skip
 
 
-def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, RuleMatch]]:
+def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> list[tuple[Rule, RuleMatch]]:
+    """All matches; those of a backstop where no other rule has an error at the place, above it or below it."""
+    found = list(_all_found(whole, facts, rules))
+    taken = [match.field.path for rule, match in found if rule.level is Severity.ERROR and not rule.backstop]
+    return [
+        (rule, match)
+        for rule, match in found
+        if not rule.backstop or not any(_nested(match.field.path, path) for path in taken)
+    ]
+
+
+def _nested(one: Path, other: Path) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def _all_found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, RuleMatch]]:
     pods = tuple(templates_of(whole))
     for rule in rules:
         if rule.whole is not None:

@@ -66,7 +66,8 @@ class Rule(Struct, frozen=True):
 
     `effect` is the consequence without a fix, with the cluster's error message if there is one. `bad` and `good` are
     manifests, which the docs show and the tests lint. `template` checks each pod template, `whole` each object.
-    `fixable`: some or all findings have edits. `needs_nodes`: without nodes the rule finds nothing, or guesses. `cel`
+    `fixable`: some or all findings have edits. `needs_nodes`: without nodes the rule finds nothing, or guesses.
+    `backstop`: it is left out where another rule reports an error at the same place. `cel`
     is true for a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
 
     id: str
@@ -79,5 +80,6 @@ class Rule(Struct, frozen=True):
     whole: Callable[[Field, Facts], Iterator[RuleMatch]] | None = None
     fixable: bool = False
     needs_nodes: bool = False
+    backstop: bool = False
     cel: str = ""
     source: str = ""
