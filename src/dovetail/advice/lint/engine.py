@@ -80,7 +80,8 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             level = Severity.WARNING if found.guess and rule.level is Severity.ERROR else rule.level
             patch = tuple(json_patch(document.value, found.edits)) if found.edits else ()
             yield LintFinding(
-                rule.id, level, document.file, line, column, name, str(found.field), found.message, rule.effect,
+                rule.id, level, document.file, line, column, name, str(found.field), found.message,
+                found.effect or rule.effect,
                 found.guess, found.edits, patch,
             )  # fmt: skip
 

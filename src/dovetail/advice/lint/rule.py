@@ -24,12 +24,14 @@ class Severity(Enum):
 
 class RuleMatch(Struct, frozen=True):
     """A match of a rule. `message` states the problem of the field and the fix. `edits` make the fix if it is known.
-    `guess`: the match may be wrong, for instance without nodes; an error is then reported as a warning."""
+    `guess`: the match may be wrong, for instance without nodes; an error is then reported as a warning.
+    `effect` replaces that of the rule, to name what the match is about."""
 
     field: Field
     message: str
     edits: tuple[Edit, ...] = ()
     guess: bool = False
+    effect: str = ""
 
 
 class KnownNode(Struct, frozen=True):
