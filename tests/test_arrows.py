@@ -80,7 +80,7 @@ KUBE_FOR_CLI = {
     ),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
-    *("manifests.cluster", "manifests.documents", "manifests.record", "manifests.templates"),
+    *("manifests.cluster", "manifests.documents", "manifests.folders", "manifests.record", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget", "yaml_text"),
 }
 """The modules of `kube` that a command may import: which cluster it is, what went wrong there and which right is

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from dovetail.advice.lint.suppressions import suppressions
 
 UNREADABLE = "G00"
 """The id of findings about unreadable documents and invalid suppression comments."""
+_PLACEHOLDER = re.compile(r"\$\{\w+|\$\(\w+\)|\{\{|\{%|<%")
+"""Of envsubst, kustomize, Argo, Jinja and ERB."""
 _NOT_READ = "Nothing in this document was checked."
 _NOT_SILENCED = "The comment silences nothing."
 
@@ -87,8 +90,9 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
 
 
 def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> list[tuple[Rule, RuleMatch]]:
-    """All matches; those of a backstop where no other rule has an error at the place, above it or below it."""
-    found = list(_all_found(whole, facts, rules))
+    """All matches; those of a backstop where no other rule has an error at the place, above it or below it. Of a value
+    that a program fills in later nothing is known."""
+    found = [one for one in _all_found(whole, facts, rules) if not _PLACEHOLDER.search(one[1].field.text)]
     taken = [match.field.path for rule, match in found if rule.level is Severity.ERROR and not rule.backstop]
     return [
         (rule, match)

@@ -2,8 +2,8 @@
 """Kubernetes manifests on disk: from files, folders and standard input to documents that know their place.
 
 Rules
-- A folder stands for all *.yaml, *.yml and *.json below it, also with .gz, in the order of their paths; a file that is
-  named is read whatever it is called; "-" is standard input. What begins like gzip is unpacked.
+- A folder stands for the files that `folders` finds in it; a file that is named is read whatever it is called; "-" is
+  standard input. What begins like gzip is unpacked.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
 - `yaml_text` reads YAML. As in Kubernetes, a field that is null is absent.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
@@ -24,13 +24,13 @@ import yaml
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, NestedTooDeeply, decode_json
+from dovetail.kube.manifests.folders import SUFFIXES, Ignored, files_in
 from dovetail.kube.yaml_text import Loader, OverBounds
 
 STDIN = "-"
 MOST_UNPACKED = 2**30
 """Bytes: a snapshot of 10,000 nodes has less; a few kB of gzip data can have a thousand times as many."""
 
-_SUFFIXES = (".yaml", ".yml", ".json", ".yaml.gz", ".yml.gz", ".json.gz")
 _GZIP = b"\x1f\x8b"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
@@ -73,15 +73,16 @@ def read_documents(names: Iterable[str]) -> Iterator[Document]:
                 raise not_yaml(error, str(file)) from error
 
 
-def files_named(name: str) -> Iterator[str | Path]:
+def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str | Path]:
     """The files of a name: itself, or those of a folder. Raises ManifestError for a folder without any."""
     path = Path(name)
     if name == STDIN or not path.is_dir():
         yield name
         return
-    found = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
+    found = list(files_in(path, ignored))
     if not found:
-        raise ManifestError(f"no file in this folder ends in {', '.join(_SUFFIXES)}", name)
+        out = ", or all are ignored or excluded" if ignored is not None else ""
+        raise ManifestError(f"no file in this folder ends in {', '.join(SUFFIXES)}{out}", name)
     yield from found
 
 
