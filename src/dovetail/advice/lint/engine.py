@@ -19,7 +19,7 @@ from dovetail.advice.lint.suppressions import suppressions
 
 UNREADABLE = "G00"
 """The id of findings about unreadable documents and invalid suppression comments."""
-_PLACEHOLDER = re.compile(r"\$\{\w+|\$\(\w+\)|\{\{|\{%|<%")
+_PLACEHOLDER = re.compile(r"^\$\w+$|\$\{\w+|\$\(\w+\)|\{\{|\{%|<%")
 """Of envsubst, kustomize, Argo, Jinja and ERB."""
 _NOT_READ = "Nothing in this document was checked."
 _NOT_SILENCED = "The comment silences nothing."

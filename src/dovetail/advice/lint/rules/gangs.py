@@ -125,7 +125,7 @@ def _minimum(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 
 def _compared(least: Field, wanted: int, size: _Size, guess: bool = False) -> Iterator[RuleMatch]:
     if wanted > size.pods:
-        message = f"{least.name} is {wanted}, and the object creates {size.pods} pods: write {size.pods}"
+        message = f"{least.name} is {wanted}, and the objects create only {size.pods}: write {size.pods}"
         yield RuleMatch(least, message, guess=guess)
     elif wanted > size.first:
         message = (
