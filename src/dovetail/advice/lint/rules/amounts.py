@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
@@ -89,6 +90,7 @@ def _unknown_name(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
                 yield RuleMatch(asked, message, (rename(asked, near),) if free else (), effect=effect)
 
 
+@lru_cache(maxsize=1024)
 def _is_misspelt(name: str) -> bool:
     if is_gpu(name) or name == _RETIRED or name.lower() in _OTHERS:
         return False

@@ -169,8 +169,9 @@ def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[RuleMatch]:
 
 def _of_names(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     """The gangs that exist in their pods' annotations alone, each at the largest of their minimums."""
-    for name in dict.fromkeys(filter(None, map(_named, templates_of(whole)))):
-        members = _members(facts, _NAMED).get((whole.at("metadata", "namespace").text, name), [])
+    known = _members(facts, _NAMED)
+    for name in dict.fromkeys(filter(None, map(_named, templates_of(whole)))) if known else ():
+        members = known.get((whole.at("metadata", "namespace").text, name), [])
         written = [
             (count(field) or 0, other, field)
             for other, _ in members
@@ -202,7 +203,7 @@ def _are_bare(members: Sequence[tuple[Field, bool]]) -> bool:
     return all(group_kind(other.value) == ("", "Pod") for other, _ in members)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Field, bool]]]:
     """By namespace and name of a group, (object, whether all of its pods join the group) of each member."""
     found: dict[tuple[str, str], list[tuple[Field, bool]]] = {}

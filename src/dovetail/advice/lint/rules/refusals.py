@@ -35,6 +35,8 @@ from dovetail.kube.translate.annotations import NOTHING, PREFIX, WorkloadOptions
 from dovetail.kube.translate.pods import problems_of
 
 _OURS = "dovetail"
+_GROUP = "schedulingGroup"
+"""The only field of the spec by which a pod names a gang."""
 _STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 _SHORT = {"required": "requiredDuringSchedulingIgnoredDuringExecution"}
 """Steps that the scheduler's messages shorten."""
@@ -70,7 +72,7 @@ def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     guess = not any(_is_ours(pod) for pod in pods)
     owned: list[WorkloadOptions] = []
     for pod in pods:
-        obj = _wire(pod)
+        obj = _wire(pod, _GROUP)
         if obj is None:
             continue
         own = replace(options_of(obj.metadata), problems=())
@@ -134,7 +136,7 @@ def _gangs(facts: Facts) -> dict[str, tuple[Field | None, list[WorkloadOptions],
     found: dict[str, tuple[Field | None, list[WorkloadOptions], bool]] = {}
     for whole in facts.objects:
         for pod in templates_of(whole):
-            obj = _wire(pod)
+            obj = _wire(pod, _GROUP)
             member = membership(obj, options_of(obj.metadata), None) if obj is not None else None
             if obj is not None and member is not None:
                 first, options, ours = found.get(member.id, (whole, [], False))
@@ -151,12 +153,14 @@ def _is_marked(meta: Field) -> bool:
     return any(key.startswith(PREFIX) for side in ("labels", "annotations") for key, _ in meta.at(side).entries())
 
 
-def _wire(pod: Template) -> Pod | None:
-    """The pod of a template as the scheduler decodes it; None if the API server refuses it."""
+def _wire(pod: Template, *fields: str) -> Pod | None:
+    """The pod of a template as the scheduler decodes it, of its spec these fields alone if there are any; None if the
+    API server refuses it."""
     meta = {side: {key: one.text for key, one in pod.meta.at(side).entries()} for side in ("labels", "annotations")}
     named = {key: pod.whole.at("metadata", key).text for key in ("namespace", "name")}
+    spec = {key: pod.spec.at(key).value for key in fields} if fields else pod.spec.value or {}
     try:
-        return msgspec.convert({"metadata": named | meta, "spec": _without_nulls(pod.spec.value or {})}, Pod)
+        return msgspec.convert({"metadata": named | meta, "spec": _without_nulls(spec)}, Pod)
     except msgspec.ValidationError:
         return None
 
