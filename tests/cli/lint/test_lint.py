@@ -412,7 +412,7 @@ def test_the_configuration_is_that_of_the_repository(tmp_path: Path, monkeypatch
     ):
         settings.write_text(text)
         result = lint("..")
-        assert result.exit_code == 1 and message in result.stderr and ".dovetail-lint.yaml" in result.stderr
+        assert result.exit_code == 2 and message in result.stderr and ".dovetail-lint.yaml" in result.stderr
     assert "cannot read nothere" in lint("..", "--config", "nothere").stderr
 
 
@@ -444,3 +444,11 @@ def test_a_baseline_leaves_out_what_is_known(bad: Path, monkeypatch: pytest.Monk
 def test_the_hook_takes_what_can_hold_objects(file: str, taken: bool) -> None:
     for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text()):
         assert (re.search(hook["exclude"], file) is None) == taken
+
+
+def test_a_diff_of_nothing_is_named(tmp_path: Path, bad: Path) -> None:
+    assert "--fix would change nothing" not in lint(bad, *ONLY, "--diff").stderr
+    bad.write_text(GOOD)
+    result = lint(bad, *ONLY, "--diff")
+    assert (result.stdout, result.exit_code) == ("", 0)
+    assert result.stderr == "--fix would change nothing: no finding here has a fix\n"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.lint.settings import BadSettings
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.manifests.documents import STDIN
 
@@ -26,14 +27,14 @@ _FIELDS = ("file", "rule", "object", "path", "message")
 
 
 def read_baseline(file: Path) -> Counter[_Known]:
-    """How often each finding is known. Raises ClickException."""
+    """How often each finding is known. Raises BadSettings."""
     try:
         entries = decode_json(file.read_bytes(), list[dict[str, str]])
         return Counter(_from(one) for one in entries)
     except OSError as error:
-        raise click.ClickException(f"cannot read {file}: {error.strerror}; --write-baseline writes it") from error
+        raise BadSettings(f"cannot read {file}: {error.strerror}; --write-baseline writes it") from error
     except (JsonError, KeyError) as error:
-        raise click.ClickException(f"{file}: is no baseline: {error}; --write-baseline writes it") from error
+        raise BadSettings(f"{file}: is no baseline: {error}; --write-baseline writes it") from error
 
 
 def new_findings(found: Iterable[LintFinding], known: Counter[_Known], folder: Path) -> list[LintFinding]:

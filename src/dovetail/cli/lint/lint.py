@@ -18,7 +18,7 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.lint.baseline import new_findings, read_baseline
 from dovetail.cli.lint.baseline import write_baseline as save_baseline
 from dovetail.cli.lint.left_out import LeftOut
-from dovetail.cli.lint.settings import FILE, settings_of
+from dovetail.cli.lint.settings import FILE, BadSettings, settings_of
 from dovetail.cli.manifest_files import File, names, read, show_diffs, written
 from dovetail.cli.output import count
 from dovetail.kube.manifests.documents import STDIN
@@ -72,13 +72,13 @@ class _Rules(click.ParamType[tuple[str, ...]]):
 
 
 def _known(rules: Sequence[str]) -> tuple[str, ...]:
-    """The ids of the configuration. Raises ClickException for one that does not exist."""
+    """The ids of the configuration. Raises BadSettings for one that does not exist."""
     from dovetail.advice.lint.engine import UNREADABLE
     from dovetail.advice.lint.rules import BY_ID
 
     for one in rules:
         if one != UNREADABLE and one not in BY_ID:
-            raise click.ClickException(f"{FILE}: there is no rule {one}; dovetail lint --list shows all")
+            raise BadSettings(f"{FILE}: there is no rule {one}; dovetail lint --list shows all")
     return tuple(rules)
 
 
@@ -157,8 +157,8 @@ def command(
     PATH is a file, a folder, or - for standard input, such as rendered templates. Of a folder, what .gitignore files
     name is left out. Templates that were not rendered are skipped, and counted.
 
-    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage. 3: the inventory or
-    the cluster cannot be read.
+    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage, also in the
+    configuration. 3: the inventory or the cluster cannot be read.
     """
     from dovetail.advice.lint import admission
     from dovetail.advice.lint.rules import RULES
@@ -185,7 +185,10 @@ def command(
     cluster_facts = _cluster_facts(source)
     facts = replace(cluster_facts, objects=objects + cluster_facts.objects)
     if diff:
-        show_diffs(files, [_fixed(file, facts, rules) for file in files])
+        changed = [_fixed(file, facts, rules) for file in files]
+        show_diffs(files, changed)
+        if all(old.data == new.data for old, new in zip(files, changed, strict=True)):
+            click.echo("--fix would change nothing: no finding here has a fix", err=True)
     elif fix:
         files = [written(file, _fixed(file, facts, rules)) for file in files]
     left_out = LeftOut(frozenset(paths))

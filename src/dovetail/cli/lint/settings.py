@@ -13,6 +13,12 @@ from msgspec import Struct
 FILE = ".dovetail-lint.yaml"
 
 
+class BadSettings(click.ClickException):
+    """A configuration or a baseline cannot be used."""
+
+    exit_code = 2
+
+
 class LintSettings(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """The fields of the file. `exclude` are patterns in the syntax of .gitignore, `only` and `skip` ids of rules,
     `baseline` is a file with known findings. Patterns and paths count from the folder of the file."""
@@ -26,7 +32,7 @@ class LintSettings(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 def settings_of(file: str | None) -> tuple[LintSettings, Path]:
     """The settings of a file, or of the nearest FILE in the current folder or above it up to the repository; and the
-    folder of that file. Raises ClickException."""
+    folder of that file. Raises BadSettings."""
     path = Path(file) if file is not None else _nearest()
     if path is None:
         return LintSettings(), Path.cwd()
@@ -38,11 +44,11 @@ def settings_of(file: str | None) -> tuple[LintSettings, Path]:
     try:
         settings: LintSettings = decode_yaml(path.read_text(), LintSettings)
     except OSError as error:
-        raise click.ClickException(f"cannot read {path}: {error.strerror}") from error
+        raise BadSettings(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+        raise BadSettings(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     except msgspec.ValidationError as error:
-        raise click.ClickException(f"{path}: {error}") from error
+        raise BadSettings(f"{path}: {error}") from error
     return settings, path.resolve().parent
 
 
