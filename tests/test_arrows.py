@@ -80,11 +80,11 @@ KUBE_FOR_CLI = {
     ),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
-    *("manifests.cluster", "manifests.documents", "manifests.record", "manifests.templates"),
-    *("translate.annotations", "translate.quarantine_budget"),
+    *("manifests.cluster", "manifests.documents", "manifests.folders", "manifests.record", "manifests.templates"),
+    *("translate.annotations", "translate.quarantine_budget", "yaml_text"),
 }
 """The modules of `kube` that a command may import: which cluster it is, what went wrong there and which right is
-missing, where deploy/ puts Dovetail, the readers of a cluster, the readers of manifests, what writes queues and the
+missing, where deploy/ puts Dovetail, the readers of a cluster, of manifests and of YAML, what writes queues and the
 maintenance of nodes, and the forms of durations and of budgets. A command makes no request of its own."""
 LIBRARIES = {
     "core": {

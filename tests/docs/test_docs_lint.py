@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from dovetail.advice.lint.rule import Severity
 from dovetail.advice.lint.rules import RULES
 from dovetail.cli import cli
+from dovetail.cli.lint.settings import LintSettings
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tools import lint_rules
@@ -31,3 +32,8 @@ def test_fields_of_the_json_answer() -> None:
     answer = CliRunner().invoke(cli, ["lint", "-", "-o", "json"], input=RULES[0].bad).stdout
     written = [name for row in page("docs/reference/lint.md").rows("field") for name in row.code[0]]
     assert written == list(json.loads(answer)[0])[2:]
+
+
+def test_settings() -> None:
+    written = [name for row in page("docs/reference/lint.md").rows("setting") for name in row.code[0]]
+    assert written == list(LintSettings.__struct_encode_fields__)

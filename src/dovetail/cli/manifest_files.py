@@ -12,8 +12,9 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.lint.source import SourceDocument, Unreadable, decoded, documents
+from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents
 from dovetail.kube.manifests.documents import STDIN, ManifestError, content, files_named
+from dovetail.kube.manifests.folders import Ignored
 
 _BOM = b"\xef\xbb\xbf"
 _GZIPPED = ".gz"
@@ -35,10 +36,11 @@ class File(Struct, frozen=True):
         return replace(self, data=bom + text.encode(), documents=tuple(documents(self.name, text)))
 
 
-def names(paths: Iterable[str]) -> list[str]:
+def names(paths: Iterable[str], ignored: Ignored | None = None) -> list[str]:
     """The names of the files, each once. Raises ClickException for a folder without manifests."""
     try:
-        return list(dict.fromkeys(str(file) for path in paths for file in files_named(path)))
+        found = dict.fromkeys(str(file) for path in paths for file in files_named(path, ignored))
+        return [file for file in found if file == STDIN or ignored is None or not ignored.excludes(Path(file))]
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
 
@@ -47,7 +49,7 @@ def read(name: str) -> File:
     """The file; its `error` is set if it cannot be read."""
     data = b""
     try:
-        data = content(name)
+        data = content(name, MAX_BYTES)
         return File(name, data, tuple(documents(name, decoded(data))))
     except ManifestError as error:
         return File(name, data, (), Unreadable(error.message, error.line))

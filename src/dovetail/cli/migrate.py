@@ -15,6 +15,7 @@ from dovetail.advice.migrate.step import MigrationOutcome, MigrationTarget, Worl
 from dovetail.cli.manifest_files import File, diff, names, read, show_diffs, written
 from dovetail.cli.output import versioned
 from dovetail.kube.manifests.documents import STDIN
+from dovetail.kube.manifests.folders import Ignored
 
 if TYPE_CHECKING:
     from dovetail.advice.migrate.engine import Migrated, MigrationNote
@@ -51,7 +52,7 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
         raise click.UsageError(
             "--write and -o json would both print to standard output: use one of them, or name files"
         )
-    files = [read(name) for name in names(paths)]
+    files = [read(name) for name in names(paths, Ignored(git=True))]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
     world = World(objects, frozenset(map(MigrationTarget, targets)))
     found = [_migrated(file, world) for file in files]

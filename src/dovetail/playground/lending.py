@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from dovetail.apiserver.objects import Object
+from dovetail.kube.yaml_text import Loader
 
 GROUP = "dovetail.dev/v1alpha1"
 QUEUE = "agents"
@@ -20,7 +21,7 @@ QUEUE = "agents"
 
 def definitions(folder: Path) -> list[Object]:
     """The CustomResourceDefinitions in the YAML files of a folder, such as deploy/crds. Raises OSError, YAMLError."""
-    documents = [one for path in sorted(folder.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
+    documents = [one for path in sorted(folder.glob("*.yaml")) for one in yaml.load_all(path.read_text(), Loader)]
     return [one for one in documents if one["kind"] == "CustomResourceDefinition"]
 
 

@@ -25,7 +25,7 @@ from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.pods import gpus_of, templates_of
 from dovetail.advice.lint.rules import BY_ID, RULES
 from dovetail.advice.lint.source import SourceDocument, document, documents
-from dovetail.kube.manifests.documents import Loader
+from dovetail.kube.yaml_text import Loader
 from tests.advice.lint.layouts import LAYOUTS, comments, written
 
 CORPUS = Path(__file__).parent / "corpus"

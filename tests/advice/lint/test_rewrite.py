@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dovetail.advice.lint.edits import Edit, edited, json_patch
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
-from dovetail.kube.manifests.documents import Loader
+from dovetail.kube.yaml_text import Loader
 from tests.advice.lint.layouts import LAYOUTS, comments, leaves, paths, written
 
 KEYS = st.sampled_from(["name", "image", "nvidia.com/gpu", "limits", "a b", "on", "1", "x"])

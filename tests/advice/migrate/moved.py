@@ -18,7 +18,8 @@ from dovetail.core import events as ev
 from dovetail.core.model import Gang, Pod
 from dovetail.core.queues.types import Queue
 from dovetail.kube.manifests.cluster import of_documents
-from dovetail.kube.manifests.documents import Document, Loader
+from dovetail.kube.manifests.documents import Document
+from dovetail.kube.yaml_text import Loader
 
 
 def migrated(text: str, *targets: MigrationTarget) -> Migrated:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import stat
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
@@ -180,9 +182,6 @@ def test_items_of_lists_are_objects() -> None:
         ("a: 1\n---\nb: x: y\n", 3, 5, "mapping values are not allowed"),
         ("a: 1\na: 2\n", 2, 1, "'a' is there twice"),
         ("a: *b\n", 1, 4, "undefined alias"),
-        ("spec:\n  replicas: {{ .Values.replicas }}\n", 2, 13, "a template that was not rendered"),
-        ('spec:\n  image: "{{ .Values.image }}"\n', 2, 11, "a template that was not rendered"),
-        ("{{- if .x }}\na: 1\n{{- end }}\n", 1, 1, "a template that was not rendered"),
         ('{"a": 1,\n "b": }x\n', 2, 8, "is not YAML or JSON"),
     ],
 )
@@ -213,7 +212,9 @@ def test_what_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes('{"a": "ü"}\n'.encode("latin-1"))
     (tmp_path / "large.yaml").write_bytes(b"a: 1\n" * (10 << 20))
     (tmp_path / "packed.yaml.gz").write_bytes(b"\x1f\x8bbroken")
-    printed = {Path(one["file"]).name: (one["message"], one["line"]) for one in found(tmp_path)}
+    assert found(tmp_path) == []
+    assert "skipped: 5 documents that cannot be read, without an apiVersion" in lint(tmp_path).stdout
+    printed = {Path(one["file"]).name: (one["message"], one["line"]) for one in found(*tmp_path.iterdir())}
     assert printed["binary.yaml"] == ("is a binary file, no manifest", 0)
     assert printed["latin.yaml"] == ("is not UTF-8 text: invalid start byte", 2)
     assert printed["latin.json"] == ("is not UTF-8 text: invalid start byte", 1)
@@ -340,3 +341,114 @@ def test_explain_and_list() -> None:
 def test_hooks_run_the_command() -> None:
     text = (ROOT / ".pre-commit-hooks.yaml").read_text()
     assert "entry: dovetail lint" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "spec:\n  replicas: {{ .Values.replicas }}\n",
+        'spec:\n  image: "{{ .Values.image }}"\n',
+        "{{- if .x }}\na: 1\n{{- end }}\n",
+        "{% if gpus %}\na: 1\n{% endif %}\n",
+        "a: <%= @gpus %>: b\n<% end %>\n",
+    ],
+    ids=["helm", "quoted", "go", "jinja", "erb"],
+)
+def test_a_template_is_skipped_and_counted(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"{text}---\n{BAD}")
+    for path in (tmp_path, tmp_path / "a.yaml"):
+        result = lint(path, *ONLY)
+        assert "1 error in 1 object of 1 file" in result.stdout
+        assert (
+            "skipped: 1 template not rendered yet; for Helm: `helm template CHART | dovetail lint -`" in result.stdout
+        )
+    result = lint(tmp_path, "-o", "json")
+    assert "skipped: 1 template not" in result.stderr and json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("amount", ["${GPUS}", "$(GPUS)", '"{{inputs.gpus}}"', '"{% gpus %}"'])
+def test_nothing_is_known_of_a_value_that_a_program_fills_in(amount: str) -> None:
+    text = BAD.replace("requests", "limits").replace("'2'", amount)
+    assert found("-", "--only", "G03", stdin=text) == []
+    assert found("-", "--only", "G03", stdin=text.replace(amount, "two"))
+
+
+def test_a_broken_file_of_a_folder_is_an_error_if_it_was_meant_as_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: [\n")
+    (tmp_path / "tsconfig.json").write_text('{\n  // not JSON\n  "a": 1\n}\n')
+    assert [Path(one["file"]).name for one in found(tmp_path)] == ["a.yaml"]
+    assert "skipped: 1 document that cannot be read, without an apiVersion" in lint(tmp_path).stdout
+    assert found(tmp_path, "--skip", "G00") == []
+
+
+def test_what_git_ignores_and_what_is_excluded_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.yaml", "out/b.yaml", "charts/c.yaml", ".git/d.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(BAD)
+    (tmp_path / ".gitignore").write_text("out/\n")
+    monkeypatch.chdir(tmp_path)
+    assert [one["file"] for one in found(".", *ONLY)] == ["a.yaml", "charts/c.yaml"]
+    assert [one["file"] for one in found(".", *ONLY, "--exclude", "charts")] == ["a.yaml"]
+    assert [one["file"] for one in found("charts/c.yaml", "a.yaml", *ONLY, "--exclude", "charts/")] == ["a.yaml"]
+
+
+def test_the_configuration_is_that_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.yaml", "charts/c.yaml", "in/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(BAD)
+    (tmp_path / ".git").mkdir()
+    settings = tmp_path / ".dovetail-lint.yaml"
+    settings.write_text("exclude: [/charts]\nonly: [G01, G20]\nskip: [G20]\nfailOn: never\n")
+    monkeypatch.chdir(tmp_path / "in")
+    assert lint("..").exit_code == 0
+    assert [(one["file"], one["rule"]) for one in found("..")] == [("../a.yaml", "G01")]
+    assert lint("..", "--fail-on", "error").exit_code == 1
+    assert found("..", "--only", "G02") == []
+    for text, message in (
+        ("skip: [G99]", "there is no rule G99"),
+        ("excludes: [a]", "unknown field `excludes`"),
+        ("skip: [", "is not YAML"),
+        ("failOn: bad", "Invalid enum value"),
+    ):
+        settings.write_text(text)
+        result = lint("..")
+        assert result.exit_code == 2 and message in result.stderr and ".dovetail-lint.yaml" in result.stderr
+    assert "cannot read nothere" in lint("..", "--config", "nothere").stderr
+
+
+def test_a_baseline_leaves_out_what_is_known(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = bad.parent / "known.json"
+    written = lint(bad, *ONLY, "--write-baseline", known)
+    assert written.exit_code == 0 and "1 finding" in written.stderr
+    bad.write_text("# A line more.\n" + BAD)
+    result = lint(bad, *ONLY, "--baseline", known)
+    assert result.exit_code == 0 and "left out: 1 finding of the baseline" in result.stdout
+    monkeypatch.chdir(bad.parent)
+    assert lint("night.yaml", *ONLY, "--baseline", known).exit_code == 0
+    bad.write_text(f"{BAD}---\n{BAD}")
+    assert [one["line"] for one in found(bad, *ONLY, "--baseline", known)] == [23]
+    assert "--write-baseline writes it" in lint(bad, "--baseline", bad.parent / "nothere").stderr
+    known.write_text("[1]")
+    assert "is no baseline" in lint(bad, "--baseline", known).stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "taken"),
+    [
+        ("jobs/train.yaml", True), ("deploy/values-job.yaml", False), (".github/workflows/ci.yml", False),
+        ("chart/templates/job.yaml", False), ("charts/gpu/templates/job.yaml", False), ("templates/job.yaml", True),
+        ("package.json", False), ("docker-compose.override.yml", False), ("k8s/compose/job.yaml", True),
+        (".pre-commit-config.yaml", False), ("pod.json", True), ("pnpm-lock.yaml", False),
+    ],
+)  # fmt: skip
+def test_the_hook_takes_what_can_hold_objects(file: str, taken: bool) -> None:
+    for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text()):
+        assert (re.search(hook["exclude"], file) is None) == taken
+
+
+def test_a_diff_of_nothing_is_named(tmp_path: Path, bad: Path) -> None:
+    assert "--fix would change nothing" not in lint(bad, *ONLY, "--diff").stderr
+    bad.write_text(GOOD)
+    result = lint(bad, *ONLY, "--diff")
+    assert (result.stdout, result.exit_code) == ("", 0)
+    assert result.stderr == "--fix would change nothing: no finding here has a fix\n"

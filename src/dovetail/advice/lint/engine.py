@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, json_patch
-from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.field import Field, Path
 from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules import BY_ID
@@ -18,6 +19,8 @@ from dovetail.advice.lint.suppressions import suppressions
 
 UNREADABLE = "G00"
 """The id of findings about unreadable documents and invalid suppression comments."""
+_PLACEHOLDER = re.compile(r"^\$\w+$|\$\{\w+|\$\(\w+\)|\{\{|\{%|<%")
+"""Of envsubst, kustomize, Argo, Jinja and ERB."""
 _NOT_READ = "Nothing in this document was checked."
 _NOT_SILENCED = "The comment silences nothing."
 
@@ -80,12 +83,30 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             level = Severity.WARNING if found.guess and rule.level is Severity.ERROR else rule.level
             patch = tuple(json_patch(document.value, found.edits)) if found.edits else ()
             yield LintFinding(
-                rule.id, level, document.file, line, column, name, str(found.field), found.message, rule.effect,
+                rule.id, level, document.file, line, column, name, str(found.field), found.message,
+                found.effect or rule.effect,
                 found.guess, found.edits, patch,
             )  # fmt: skip
 
 
-def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, RuleMatch]]:
+def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> list[tuple[Rule, RuleMatch]]:
+    """All matches; those of a backstop where no other rule has an error at the place, above it or below it. Of a value
+    that a program fills in later nothing is known."""
+    found = [one for one in _all_found(whole, facts, rules) if not _PLACEHOLDER.search(one[1].field.text)]
+    taken = [match.field.path for rule, match in found if rule.level is Severity.ERROR and not rule.backstop]
+    return [
+        (rule, match)
+        for rule, match in found
+        if not rule.backstop or not any(_nested(match.field.path, path) for path in taken)
+    ]
+
+
+def _nested(one: Path, other: Path) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def _all_found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, RuleMatch]]:
     pods = tuple(templates_of(whole))
     for rule in rules:
         if rule.whole is not None:

@@ -4,6 +4,7 @@
 A node may run a pod if it offers the GPU resources of the pod and has the labels of its nodeSelector. Affinity, taints
 and free resources are ignored, so the result has too many nodes rather than too few. A GPUNode has all policies; a
 NodeResourceTopology has neither the CPU Manager policy nor the Memory Manager policy.
+A KubeletConfiguration is that of all nodes of which nothing else is known, also without nodes, if there is one alone.
 Sources: docs/reference/gpunode.md; NodeResourceTopology (topology.node.k8s.io/v1alpha2).
 """
 
@@ -48,8 +49,29 @@ class KubeletVersion(Struct, frozen=True):
 
 def kubelets(pod: Template, facts: Facts) -> tuple[KubeletVersion, ...]:
     """The kubelets of all nodes that may run the pod; none if one of them is unknown."""
-    nodes, known = gpu_nodes_for(pod, facts), _known(facts)
-    return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
+    nodes, known, usual = gpu_nodes_for(pod, facts), _known(facts), _usual(facts)
+    if facts.nodes is None:
+        return (usual,) if usual is not None else ()
+    found = [known.get(node.name, usual) for node in nodes]
+    return tuple(one for one in found if one is not None) if None not in found else ()
+
+
+@lru_cache(maxsize=1)
+def _usual(facts: Facts) -> KubeletVersion | None:
+    """The kubelet of the KubeletConfigurations, if all are the same."""
+    found = {_of_file(whole) for whole in facts.of_kind("KubeletConfiguration")}
+    return found.pop() if len(found) == 1 else None
+
+
+def _of_file(whole: Field) -> KubeletVersion:
+    """The defaults are the kubelet's own."""
+    return KubeletVersion(
+        whole.at("topologyManagerPolicy").text or "none",
+        whole.at("topologyManagerScope").text == "pod",
+        whole.at("cpuManagerPolicy").text or "none",
+        whole.at("memoryManagerPolicy").text or "None",
+        (),
+    )
 
 
 @lru_cache(maxsize=1)

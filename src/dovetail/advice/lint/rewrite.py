@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from dovetail.advice.lint.edits import Edit, edited
-from dovetail.kube.manifests.documents import Loader
+from dovetail.kube.yaml_text import Loader, read_yaml
 
 _BLOCK_SCALARS = ("|", ">")
 
@@ -42,7 +42,7 @@ def rewritten(text: str, edits: Iterable[Edit]) -> str:
 
 
 def _value(text: str) -> Any:
-    return yaml.load(text, Loader)
+    return read_yaml(text)
 
 
 class _Text:

@@ -24,12 +24,14 @@ class Severity(Enum):
 
 class RuleMatch(Struct, frozen=True):
     """A match of a rule. `message` states the problem of the field and the fix. `edits` make the fix if it is known.
-    `guess`: the match may be wrong, for instance without nodes; an error is then reported as a warning."""
+    `guess`: the match may be wrong, for instance without nodes; an error is then reported as a warning.
+    `effect` replaces that of the rule, to name what the match is about."""
 
     field: Field
     message: str
     edits: tuple[Edit, ...] = ()
     guess: bool = False
+    effect: str = ""
 
 
 class KnownNode(Struct, frozen=True):
@@ -66,7 +68,8 @@ class Rule(Struct, frozen=True):
 
     `effect` is the consequence without a fix, with the cluster's error message if there is one. `bad` and `good` are
     manifests, which the docs show and the tests lint. `template` checks each pod template, `whole` each object.
-    `fixable`: some or all findings have edits. `needs_nodes`: without nodes the rule finds nothing, or guesses. `cel`
+    `fixable`: some or all findings have edits. `needs_nodes`: without nodes the rule finds nothing, or guesses.
+    `backstop`: it is left out where another rule reports an error at the same place. `cel`
     is true for a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
 
     id: str
@@ -79,5 +82,6 @@ class Rule(Struct, frozen=True):
     whole: Callable[[Field, Facts], Iterator[RuleMatch]] | None = None
     fixable: bool = False
     needs_nodes: bool = False
+    backstop: bool = False
     cel: str = ""
     source: str = ""

@@ -4,7 +4,7 @@
 Rules
 - Files are split at lines that begin with `---`, so that an invalid document does not affect the others.
 - Everything is read as YAML, which includes JSON, so that every field has a line and a column.
-- A Helm template that was not rendered is reported as such, even if it is valid YAML.
+- A template that was not rendered (Helm, Jinja, ERB) has an error of its own, also a Helm template that is valid YAML.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
-from dovetail.kube.manifests.documents import Loader, ManifestError, not_yaml
+from dovetail.kube.manifests.documents import ManifestError, not_yaml
+from dovetail.kube.yaml_text import Loader
 
 MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-_ONLY_DIRECTIVES = re.compile(r"(?:\s*(?:%[^\n]*|#[^\n]*)?(?:\n|$))*\Z")
+_ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
-_BRACES = re.compile(r"\{\{")
+_BRACES = re.compile(r"\{\{|\{%|<%")
 
 
 class Unreadable(Exception):
@@ -33,6 +34,10 @@ class Unreadable(Exception):
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         super().__init__(message, line, column)
         self.message, self.line, self.column = message, line, column
+
+
+class NotRendered(Unreadable):
+    """A template of a document."""
 
 
 class SourceDocument(Struct, frozen=True):
@@ -100,13 +105,11 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
     try:
         root = loader.get_single_node()
         return replace(bare, root=root, value=loader.construct_document(root) if root is not None else None)
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
         template = _BRACES.search(text)
         if template is not None:
             return replace(bare, error=_not_rendered(text, template, first_line))
         return replace(bare, error=_broken(error, file, first_line))
-    except RecursionError:
-        return replace(bare, error=Unreadable("is nested too deeply, or an anchor holds itself", first_line))
     finally:
         loader.dispose()
 
@@ -136,14 +139,14 @@ def _flat(field: Field) -> Iterator[Field]:
         yield from _flat(replace(item, value=typed | item.value) if isinstance(item.value, dict) else item)
 
 
-def _not_rendered(text: str, found: re.Match[str], first_line: int) -> Unreadable:
+def _not_rendered(text: str, found: re.Match[str], first_line: int) -> NotRendered:
     line = text.count("\n", 0, found.start())
     column = found.start() - (text.rfind("\n", 0, found.start()) + 1)
     message = "is a template that was not rendered: for Helm, `helm template CHART | dovetail lint -`"
-    return Unreadable(message, first_line + line, column + 1)
+    return NotRendered(message, first_line + line, column + 1)
 
 
-def _broken(error: Exception, file: str, first_line: int) -> Unreadable:
+def _broken(error: yaml.YAMLError, file: str, first_line: int) -> Unreadable:
     mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
     line, column = (first_line + mark.line, mark.column + 1) if mark is not None else (first_line, 1)
     problem: ManifestError = not_yaml(error, file)

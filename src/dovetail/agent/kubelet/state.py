@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
+import yaml
 from msgspec.structs import replace
 
 from dovetail.agent.apis.podresources_pb2 import AllocatableResourcesResponse
@@ -35,6 +36,7 @@ from dovetail.kube.api.errors import ApiError, ConfigError
 from dovetail.kube.api.resources import NODES
 from dovetail.kube.objects import topology as wire
 from dovetail.kube.objects.base import Quantities, Wire
+from dovetail.kube.yaml_text import decode_yaml
 
 _MINOR = re.compile(r"v1\.(\d{1,3})\b")
 _SELF_SIGNED = "self-signed certificate"
@@ -147,13 +149,13 @@ async def read_kubelet_config(
 def read_file(path: Path) -> KubeletConfig:
     """Raises KubeletConfigError."""
     try:
-        config = msgspec.yaml.decode(path.read_bytes(), type=KubeletConfig)
+        config = decode_yaml(path.read_bytes(), KubeletConfig)
     except OSError as error:
         raise KubeletConfigError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.ValidationError as error:
         message, _, at = str(error).partition(" - at `$.")
         raise KubeletConfigError(f"{path}: {at.rstrip('`') or 'top level'}: {message}") from error
-    except msgspec.DecodeError as error:
+    except yaml.YAMLError as error:
         raise KubeletConfigError(f"{path}: not YAML: {error}") from error
     if config.kind != "KubeletConfiguration":
         raise KubeletConfigError(f"{path}: kind: {config.kind!r} is not KubeletConfiguration")

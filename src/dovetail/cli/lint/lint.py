@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +15,14 @@ from msgspec.structs import replace
 from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.rule import Facts, Rule, Severity
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.lint.baseline import new_findings, read_baseline
+from dovetail.cli.lint.baseline import write_baseline as save_baseline
+from dovetail.cli.lint.left_out import LeftOut
+from dovetail.cli.lint.settings import FILE, BadSettings, settings_of
 from dovetail.cli.manifest_files import File, names, read, show_diffs, written
+from dovetail.cli.output import count
 from dovetail.kube.manifests.documents import STDIN
+from dovetail.kube.manifests.folders import Ignored
 
 if TYPE_CHECKING:
     from dovetail.advice.lint.engine import LintFinding
@@ -53,14 +60,26 @@ class _Rules(click.ParamType[tuple[str, ...]]):
     ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
+        from dovetail.advice.lint.engine import UNREADABLE
         from dovetail.advice.lint.rules import RULES
 
         chosen = tuple(part.strip().upper() for part in value.split(",") if part.strip())
-        known = [rule.id for rule in RULES]
+        known = [UNREADABLE, *(rule.id for rule in RULES)]
         for each in chosen:
             if each not in known:
                 self.fail(f"there is no rule {each}; --list shows all", param, ctx)
         return chosen
+
+
+def _known(rules: Sequence[str]) -> tuple[str, ...]:
+    """The ids of the configuration. Raises BadSettings for one that does not exist."""
+    from dovetail.advice.lint.engine import UNREADABLE
+    from dovetail.advice.lint.rules import BY_ID
+
+    for one in rules:
+        if one != UNREADABLE and one not in BY_ID:
+            raise BadSettings(f"{FILE}: there is no rule {one}; dovetail lint --list shows all")
+    return tuple(rules)
 
 
 def _explain(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
@@ -94,10 +113,16 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @click.option("--cluster", is_flag=True, help="Read the cluster of the kubeconfig, so that guesses become exact.")
 @click.option("--only", type=_Rules(), default=(), help="Only these rules, separated by commas.")
-@click.option("--skip", type=_Rules(), default=(), help="All rules except these.")
+@click.option("--skip", type=_Rules(), default=(), help="All rules except these; G00 are unreadable documents.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files, with the syntax of .gitignore.")
 @click.option(
-    "--fail-on", type=click.Choice(list(_FAIL_ON)), default="error", show_default=True,
-    help="Exit with 1 if there is a finding of this level or a worse one.",
+    "--config", metavar="FILE", help=f"The configuration; else the nearest {FILE} up to the root of the repository."
+)
+@click.option("--baseline", metavar="FILE", help="Leave out the findings that this file has.")
+@click.option("--write-baseline", metavar="FILE", help="Write all findings to this file, for --baseline; exit with 0.")
+@click.option(
+    "--fail-on", type=click.Choice(list(_FAIL_ON)),
+    help="Exit with 1 if there is a finding of this level or a worse one; without it: error.",
 )  # fmt: skip
 @click.option(
     "--explain", type=_Rules(), expose_value=False, is_eager=True, callback=_explain, help="Explain rules and exit."
@@ -117,7 +142,11 @@ def command(
     cluster: bool,
     only: tuple[str, ...],
     skip: tuple[str, ...],
-    fail_on: str,
+    exclude: tuple[str, ...],
+    config: str | None,
+    baseline: str | None,
+    write_baseline: str | None,
+    fail_on: str | None,
     policy: bool,
     deny: tuple[str, ...],
     kubeconfig: str | None,
@@ -125,15 +154,18 @@ def command(
 ) -> None:
     """Find faults in manifests of GPU jobs before they are submitted, and fix them.
 
-    PATH is a file, a folder, or - for standard input, such as rendered templates.
+    PATH is a file, a folder, or - for standard input, such as rendered templates. Of a folder, what .gitignore files
+    name is left out. Templates that were not rendered are skipped, and counted.
 
-    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage. 3: the inventory or
-    the cluster cannot be read.
+    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage, also in the
+    configuration. 3: the inventory or the cluster cannot be read.
     """
     from dovetail.advice.lint import admission
     from dovetail.advice.lint.rules import RULES
     from dovetail.cli.lint import report as lint_report
 
+    settings, folder = settings_of(config)
+    only, skip = only or _known(settings.only), (*skip, *_known(settings.skip))
     rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
     source = InventorySource(inventory, cluster, kubeconfig, context)
     _refuse_contradictions(paths, fix, diff, output, policy, deny, source)
@@ -147,19 +179,37 @@ def command(
             )
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
-    files = [read(name) for name in names(paths)]
+    ignored = Ignored(True, ((Path.cwd(), exclude), (folder, settings.exclude)))
+    files = [read(name) for name in names(paths, ignored)]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
     cluster_facts = _cluster_facts(source)
     facts = replace(cluster_facts, objects=objects + cluster_facts.objects)
     if diff:
-        show_diffs(files, [_fixed(file, facts, rules) for file in files])
+        changed = [_fixed(file, facts, rules) for file in files]
+        show_diffs(files, changed)
+        if all(old.data == new.data for old, new in zip(files, changed, strict=True)):
+            click.echo("--fix would change nothing: no finding here has a fix", err=True)
     elif fix:
         files = [written(file, _fixed(file, facts, rules)) for file in files]
-    found = [finding for file in files for finding in _findings(file, facts, rules)]
-    fatal = frozenset(level for level in Severity if level in _FAIL_ON[fail_on])
+    left_out = LeftOut(frozenset(paths))
+    found = [finding for file in files for finding in _findings(left_out.of(file), facts, rules)]
+    found = [one for one in found if one.rule not in skip]
+    known = folder / settings.baseline if settings.baseline and baseline is None else baseline
+    if write_baseline is not None:
+        save_baseline(Path(write_baseline), found)
+        click.echo(f"{write_baseline}: {count(len(found), 'finding')} written", err=True)
+        return
+    if known is not None:
+        new = new_findings(found, read_baseline(Path(known)), Path(known).parent)
+        left_out.known, found = len(found) - len(new), new
+    fatal = frozenset(level for level in Severity if level in _FAIL_ON[fail_on or settings.fail_on or "error"])
     if not diff:
-        report = lint_report.LintReport(tuple(found), tuple(file.name for file in files), objects, rules, fatal)
+        named = tuple(file.name for file in files)
+        report = lint_report.LintReport(tuple(found), named, objects, rules, fatal, tuple(left_out.lines()))
         click.echo(lint_report.WRITERS[output](report), nl=False, err=fix and STDIN in paths)
+        if output != "text":
+            for line in report.left_out:
+                click.echo(line, err=True)
     if any(one.level in fatal for one in found):
         sys.exit(1)
 

@@ -48,13 +48,15 @@ class ReportedFinding(Struct, frozen=True):
 
 
 class LintReport(Struct, frozen=True):
-    """The findings of a run. `rules` are the rules that were applied; findings of the levels `fatal` make it fail."""
+    """The findings of a run. `rules` are the rules that were applied; findings of the levels `fatal` make it fail.
+    `left_out` are lines about what was not checked, or not reported."""
 
     findings: tuple[LintFinding, ...]
     files: tuple[str, ...]
     objects: tuple[Field, ...]
     rules: tuple[Rule, ...]
     fatal: frozenset[Severity]
+    left_out: tuple[str, ...] = ()
 
 
 def as_text(report: LintReport) -> str:
@@ -82,7 +84,7 @@ def _summary(report: LintReport) -> list[str]:
     unknown = Counter(_kind(whole) for whole in report.objects if not _known(whole))
     if unknown:
         lines.append("not checked: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items())))
-    return lines
+    return [*lines, *report.left_out]
 
 
 def _known(whole: Field) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import yaml
 
+from dovetail.kube.yaml_text import read_yaml
 from dovetail.monitoring.rules import RUNBOOKS, prometheus_rules, rule_file
 from dovetail.monitoring.thresholds import THRESHOLDS, BadThreshold, resolved
 
@@ -49,7 +50,7 @@ def text(output: str, document: Mapping[str, Any] | Sequence[Mapping[str, Any]])
 
 def _read(file: Any) -> Mapping[str, object]:
     try:
-        found = yaml.safe_load(file.read())
+        found = read_yaml(file.read())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadThreshold(f"it is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):

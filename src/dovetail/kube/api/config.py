@@ -187,13 +187,18 @@ def in_cluster(env: Mapping[str, str] = os.environ, root: Path = SERVICE_ACCOUNT
 
 
 def _parse(path: Path) -> _KubeConfig:
+    # Imported here: in a pod there is no kubeconfig, and a process starts faster without PyYAML.
+    import yaml
+
+    from dovetail.kube.yaml_text import decode_yaml
+
     text = read(path, "kubeconfig")
     try:
-        return msgspec.yaml.decode(text, type=_KubeConfig | None) or _KubeConfig()
+        return decode_yaml(text, _KubeConfig | None) or _KubeConfig()
     except msgspec.ValidationError as error:
         message, _, at = str(error).partition(" - at `$.")
         raise ConfigError(f"{path}: {at.rstrip('`') or 'top level'}: {message}") from error
-    except msgspec.DecodeError as error:
+    except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
 
 

@@ -2,11 +2,10 @@
 """Kubernetes manifests on disk: from files, folders and standard input to documents that know their place.
 
 Rules
-- A folder stands for all *.yaml, *.yml and *.json below it, also with .gz, in the order of their paths; a file that is
-  named is read whatever it is called; "-" is standard input. What begins like gzip is unpacked.
+- A folder stands for the files that `folders` finds in it; a file that is named is read whatever it is called; "-" is
+  standard input. What begins like gzip is unpacked.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
-- As in Kubernetes, an unquoted date is a text and a field that is null is absent. A key that is there twice is an
-  error.
+- `yaml_text` reads YAML. As in Kubernetes, a field that is null is absent.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
 """
 
@@ -17,6 +16,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,13 @@ import yaml
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, NestedTooDeeply, decode_json
+from dovetail.kube.manifests.folders import SUFFIXES, Ignored, files_in
+from dovetail.kube.yaml_text import Loader, OverBounds
 
 STDIN = "-"
+MOST_UNPACKED = 2**30
+"""Bytes: a snapshot of 10,000 nodes has less; a few kB of gzip data can have a thousand times as many."""
 
-_SUFFIXES = (".yaml", ".yml", ".json", ".yaml.gz", ".yml.gz", ".json.gz")
 _GZIP = b"\x1f\x8b"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
@@ -66,40 +69,45 @@ def read_documents(names: Iterable[str]) -> Iterator[Document]:
             data = content(file)
             try:
                 yield from _documents(str(file), data)
-            except (yaml.YAMLError, ValueError) as error:
+            except yaml.YAMLError as error:
                 raise not_yaml(error, str(file)) from error
-            except RecursionError as error:
-                raise ManifestError("is nested too deeply, or an anchor holds itself", str(file)) from error
 
 
-def files_named(name: str) -> Iterator[str | Path]:
+def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str | Path]:
     """The files of a name: itself, or those of a folder. Raises ManifestError for a folder without any."""
     path = Path(name)
     if name == STDIN or not path.is_dir():
         yield name
         return
-    found = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
+    found = list(files_in(path, ignored))
     if not found:
-        raise ManifestError(f"no file in this folder ends in {', '.join(_SUFFIXES)}", name)
+        out = ", or all are ignored or excluded" if ignored is not None else ""
+        raise ManifestError(f"no file in this folder ends in {', '.join(SUFFIXES)}{out}", name)
     yield from found
 
 
-def content(file: str | Path) -> bytes:
-    """What is in a file or, for "-", on standard input, unpacked. Raises ManifestError."""
+def content(file: str | Path, most_bytes: int = MOST_UNPACKED) -> bytes:
+    """What is in a file or, for "-", on standard input, unpacked. Raises ManifestError, also for gzip data that unpack
+    to more bytes."""
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-        return gzip.decompress(data) if data.startswith(_GZIP) else data
+        if not data.startswith(_GZIP):
+            return data
+        unpacked = gzip.GzipFile(fileobj=BytesIO(data)).read(most_bytes + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ManifestError(f"the gzip data is cut short or broken: {error}", str(file)) from error
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror or error}", str(file)) from error
+    if len(unpacked) > most_bytes:
+        raise ManifestError(f"unpacks to more than {most_bytes >> 20} MiB: unpack and split it", str(file))
+    return unpacked
 
 
 def _documents(file: str, data: bytes) -> Iterator[Document]:
     try:
         yield from _flat(Document(file, _without_nulls(decode_json(data, object))))
         return
-    except NestedTooDeeply as error:
+    except (NestedTooDeeply, RecursionError) as error:
         raise ManifestError("is nested too deeply", file) from error
     except JsonError:
         # It is YAML, or broken JSON: the YAML reader knows in which line.
@@ -156,30 +164,11 @@ def _find(node: yaml.Node, field: str) -> yaml.Node:
     return node
 
 
-class Loader(yaml.CSafeLoader):
-    """Reads YAML as Kubernetes does: no dates, no key twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
-                seen.add((key.tag, key.value))
-        return super().construct_mapping(node, deep)
-
-
-Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def not_yaml(error: Exception, file: str) -> ManifestError:
+def not_yaml(error: yaml.YAMLError, file: str) -> ManifestError:
     """The message of the YAML reader, with the line."""
     line, message = 0, " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 0
         message = ", ".join(part for part in (error.problem, error.context) if part)
-    return ManifestError(f"is not YAML or JSON: {message}", file, line)
+    return ManifestError(message if isinstance(error, OverBounds) else f"is not YAML or JSON: {message}", file, line)

@@ -108,6 +108,20 @@ def pod(
     `bound` is the record written with the Binding; None for a waiting pod. For a pod of another scheduler, which may be
     another instance of this one, only the devices are taken from it. `own` is the parsed metadata; None: it is parsed
     here."""
+    return _record(obj, scheduler_name, bound, own, [])
+
+
+def problems_of(obj: PodObject) -> list[Problem]:
+    """All values of a waiting pod that cannot be honoured, as if this scheduler were its own; `pod` has the first."""
+    problems: list[Problem] = []
+    _record(obj, obj.spec.scheduler_name, None, None, problems)
+    return problems
+
+
+def _record(
+    obj: PodObject, scheduler_name: str, bound: Bound | None, own: MetadataRecord | None, problems: list[Problem]
+) -> Pod:
+    """As `pod`; also puts all problems into the list."""
     meta, spec, status = obj.metadata, obj.spec, obj.status
     managed = spec.scheduler_name == scheduler_name
     recorded = bound is not None and bound.recorded
@@ -118,7 +132,7 @@ def pod(
     options = bound.options if bound is not None and recorded else own.options
     read, too_much = bounded(obj)
     asked = effective(read)
-    problems = [*(options.problems if bound is None else ()), *too_much, *asked.problems]
+    problems += (*(options.problems if bound is None else ()), *too_much, *asked.problems)
     request = _request_of(read, asked, problems, managed)
     if managed and (bound is None or recorded):
         if options.nvlink:

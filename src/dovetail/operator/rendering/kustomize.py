@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from dovetail.kube.yaml_text import Loader
 from dovetail.operator.rendering.patches import json_patched, merged
 
 Document = dict[str, Any]
@@ -37,7 +38,6 @@ _FIELDS = frozenset(
         *("configMapGenerator", "patches", "images"),
     }
 )
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class KustomizationError(Exception):
@@ -91,7 +91,7 @@ def read_kustomization(folder: Path) -> Document:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> tuple[Document, ...]:
-    return tuple(document for document in yaml.load_all(text, _LOADER) if document)
+    return tuple(document for document in yaml.load_all(text, Loader) if document)
 
 
 def _read(path: Path) -> list[Document]:
@@ -130,7 +130,7 @@ def _patch(folder: Path, patch: Mapping[str, Any], objects: list[Document]) -> N
     if patch.keys() - {"target", "patch", "path"} or ("patch" in patch) == ("path" in patch):
         raise KustomizationError(f"{folder}: a patch must have a target, and either patch or path")
     texts = patch["patch"] if "patch" in patch else (folder / patch["path"]).read_text()
-    for content in yaml.load_all(texts, _LOADER):
+    for content in yaml.load_all(texts, Loader):
         target = patch.get("target") or _target(content)
         chosen = [i for i, document in enumerate(objects) if _is_target(target, document)]
         # kustomize ignores a target that nothing has; a patch without effect is a mistake in deploy/.

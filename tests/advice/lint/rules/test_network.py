@@ -50,3 +50,6 @@ def test_the_words_count_before_the_letters() -> None:
     assert nearest_variable("NCCL_DISABLE_IB") == "NCCL_IB_DISABLE"
     assert nearest_variable("NCCL_NVLS_DISABLE") == "NCCL_NVLS_ENABLE"
     assert nearest_variable("NCCL_MY_PLUGIN_LEVEL") == ""
+    assert nearest_variable("NCCL_TOPOLOGY_FILE") == "NCCL_TOPO_FILE"
+    assert nearest_variable("NCCL_SOCKET_INTERFACE") == "NCCL_SOCKET_IFNAME"
+    assert nearest_variable("NCCL_IFNAME") == "NCCL_SOCKET_IFNAME"

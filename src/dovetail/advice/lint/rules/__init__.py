@@ -6,6 +6,7 @@ from itertools import chain
 from dovetail.advice.lint.rule import Rule
 from dovetail.advice.lint.rules import (
     amounts,
+    claims,
     devices,
     gangs,
     images,
@@ -18,6 +19,8 @@ from dovetail.advice.lint.rules import (
     nodes,
     placement,
     products,
+    ranks,
+    refusals,
     security,
     taints,
     volumes,
@@ -25,6 +28,7 @@ from dovetail.advice.lint.rules import (
 
 _MODULES = (
     amounts,
+    claims,
     devices,
     gangs,
     images,
@@ -37,6 +41,8 @@ _MODULES = (
     nodes,
     placement,
     products,
+    ranks,
+    refusals,
     security,
     taints,
     volumes,

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about the number of requested GPUs, and the names of GPU resources."""
+"""Rules about the number of requested GPUs, and the names of GPU resources.
+
+Names (G04): any device plugin may offer any name, so one is reported only if it nearly is a name of NVIDIA's device
+plugin: the same letters, or nearly, with or without NVIDIA's domain, or something like a MIG profile. A name that a
+node of the inventory allocates is never reported.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
@@ -25,16 +32,11 @@ _MIG = frozenset(
 )
 _MIG_PART = re.compile(r"(?i)mig|\dg\.?\d")
 _NUMBERS = re.compile(r"\d+")
-_GPU_LIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
 _WHOLE = {"gpu", "gpus", "nvidia", "nvidiacom", "nvidiagpu", "nvidiagpus", "nvidiacomgpu", "nvidiacomgpus"}
-_OTHERS = re.compile(
-    r"(nvidia\.com/(pgpu|vgpu|gpu-?mem\w*|gpu-?cores?\w*|gpumem-percentage|priority|hostdev\w*|.*rdma.*|.*vf.*|sriov.*|"
-    r"ib.*|infiniband.*|mofed.*|cc-.*|GA\w+|GH\w+|TU\w+|AD\w+|GB\w+|(?!GPU)[A-Z0-9_]+)|amd\.com/.*|gpu\.intel\.com/.*|"
-    r"(aliyun\.com|volcano\.sh|tencent\.com|kai\.scheduler|run\.ai|iluvatar\.ai|metax-tech\.com|mthreads\.com|"
-    r"hami\.io|cambricon\.com|requests?|limits?|elasticgpu\.io|nos\.nebuly\.com|deviceclass\.resource\.kubernetes\.io)"
-    r"[./].*)"
-)
-"""Resources of other plugins with GPU or NVIDIA in their name."""
+_DOMAIN, _SHARED_SHORT = "nvidia.com", SHARED_GPU.removeprefix("nvidia.com/")
+_OTHERS = frozenset({"nvidia.com/pgpu", "nvidia.com/vgpu"})
+"""Resources of KubeVirt's and HAMi's plugins that are like NVIDIA's own."""
+_SIMILARITY = 0.8
 
 
 def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
@@ -75,22 +77,38 @@ def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                     yield RuleMatch(asked, f"{name}: 0 requests no GPU: write how many, or remove the resource")
 
 
-def _unknown_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
+def _unknown_name(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         for side in _SIDES:
             for name, asked in container.at("resources", side).entries():
-                if not _is_unknown(name):
+                if not _is_misspelt(name) or any(name in node.allocatable for node in facts.nodes or ()):
                     continue
                 near, sure = nearest_name(name)
                 message = f"no device plugin offers {name}: did you mean {near}?"
                 free = sure and not container.at("resources", side, near)
-                yield RuleMatch(asked, message, (rename(asked, near),) if free else ())
+                effect = f"The pod stays Pending: `Insufficient {name}` on every node."
+                yield RuleMatch(asked, message, (rename(asked, near),) if free else (), effect=effect)
 
 
-def _is_unknown(name: str) -> bool:
-    if name in (GPU, SHARED_GPU, _RETIRED) or _OTHERS.fullmatch(name):
+@lru_cache(maxsize=1024)
+def _is_misspelt(name: str) -> bool:
+    if is_gpu(name) or name == _RETIRED or name.lower() in _OTHERS:
         return False
-    return bool(names.fault(name)) if names.is_like(name) else _GPU_LIKE.fullmatch(name) is not None
+    if names.is_like(name):
+        return bool(names.fault(name))
+    domain, _, short = name.rpartition("/")
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    if letters in _WHOLE or letters.removesuffix("shared") in _WHOLE:
+        return True
+    if _is_similar(short.lower(), "gpu"):
+        return _is_similar(domain.lower(), _DOMAIN)
+    if domain == _DOMAIN:
+        return _is_similar(short.lower(), _SHARED_SHORT)
+    return _is_similar(domain.lower(), _DOMAIN) and is_gpu(f"{_DOMAIN}/{short}")
+
+
+def _is_similar(one: str, other: str) -> bool:
+    return difflib.SequenceMatcher(None, one, other).ratio() >= _SIMILARITY
 
 
 def nearest_name(name: str) -> tuple[str, bool]:
@@ -187,7 +205,7 @@ RULES = (
         id="G04",
         level=Severity.ERROR,
         title="No device plugin offers a resource of this name",
-        effect="The pod stays Pending: `0/4 nodes are available: 4 Insufficient nvidia.com/gpus`.",
+        effect="The pod stays Pending: no node offers a resource of this name.",
         bad=_POD.format("{limits: {nvidia.com/gpus: 1}}"),
         good=_POD.format("{limits: {nvidia.com/mig-1g.10gb: 1}}"),
         template=_unknown_name,

@@ -21,8 +21,8 @@ from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.model import GPU
-from dovetail.kube.manifests.documents import Loader
 from dovetail.kube.manifests.templates import group_kind
+from dovetail.kube.yaml_text import read_yaml
 
 _SHARED = ".shared"
 _MIG = "nvidia.com/mig-"
@@ -69,8 +69,8 @@ def _read(text: str) -> Any:
     if "sharing" not in text:
         return None
     try:
-        return yaml.load(text, Loader)
-    except (yaml.YAMLError, ValueError):
+        return read_yaml(text)
+    except yaml.YAMLError:
         return None
 
 

@@ -5,19 +5,20 @@
 or if only some templates of a member are in the group. A minimum below the number of pods is an error only for work
 with one rank per pod: indexed Jobs with full parallelism, and PyTorch and JAX without an elastic policy. It is a guess,
 as the program may start with fewer pods.
+A gang that only its pods' annotations name has as many pods as the objects with the annotation make.
 Not checked: Volcano's `dependsOn`, groups of groups, and Deployments, which an autoscaler may resize.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
-from dovetail.advice.lint.pods import Template, templates_of
+from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef
 from dovetail.kube.gangs.owners import OWNER_KINDS, declare, read
@@ -54,6 +55,15 @@ _GROUPS = {
 }
 
 
+def _named(pod: Template) -> str:
+    """The gang that only the annotation of the pod names: a PodGroup goes before."""
+    grouped = any(group.joined(pod) for group in _GROUPS.values())
+    return "" if grouped else pod.meta.at("annotations", "dovetail.dev/gang").text
+
+
+_NAMED = _Group((), _named)
+
+
 class _Size(Struct, frozen=True):
     """`pods` in all; `first` of them are created before any of them runs; `ranks`: the work needs all of them."""
 
@@ -70,7 +80,7 @@ def _size(whole: Field) -> _Size | None:
     if kind in _REPLICATED:
         replicas = whole.at("spec", "replicas").whole
         return _Size(replicas, replicas) if replicas is not None else None
-    declared = _declared(whole)
+    declared = declared_by(whole)
     if declared is None or declared.gang.problem is not None:
         return None
     if declared.alone:
@@ -88,7 +98,8 @@ def _size(whole: Field) -> _Size | None:
     return _Size(pods, pods - late) if late and kind[0] == "kubeflow.org" else None
 
 
-def _declared(whole: Field) -> Declared | None:
+def declared_by(whole: Field) -> Declared | None:
+    """What the object declares of its pods, as the scheduler reads it; None for a kind that declares nothing."""
     resource = _OWNERS.get(group_kind(whole.value))
     if resource is None:
         return None
@@ -101,6 +112,7 @@ def _declared(whole: Field) -> Declared | None:
 def _minimum(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     kind = group_kind(whole.value)
     group = _GROUPS.get(kind)
+    yield from _of_names(whole, facts)
     if group is not None:
         yield from _of_group(whole, group, facts)
     elif kind == _VOLCANO_JOB:
@@ -108,13 +120,12 @@ def _minimum(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     elif kind[0] == "kubeflow.org":
         least, size = whole.at("spec", "runPolicy", "schedulingPolicy", "minAvailable"), _size(whole)
         if size is not None and least.whole is not None:
-            yield from _compared(least, size)
+            yield from _compared(least, least.whole, size)
 
 
-def _compared(least: Field, size: _Size, guess: bool = False) -> Iterator[RuleMatch]:
-    wanted = least.whole or 0
+def _compared(least: Field, wanted: int, size: _Size, guess: bool = False) -> Iterator[RuleMatch]:
     if wanted > size.pods:
-        message = f"{least.name} is {wanted}, and the object creates {size.pods} pods: write {size.pods}"
+        message = f"{least.name} is {wanted}, and the objects create only {size.pods}: write {size.pods}"
         yield RuleMatch(least, message, guess=guess)
     elif wanted > size.first:
         message = (
@@ -141,7 +152,8 @@ def _of_volcano(whole: Field) -> Iterator[RuleMatch]:
             yield RuleMatch(least, message)
     pods = sum(size or 0 for size in sizes)
     if sizes and None not in sizes:
-        yield from _compared(spec.at("minAvailable"), _Size(pods, pods))
+        least = spec.at("minAvailable")
+        yield from _compared(least, least.whole or 0, _Size(pods, pods))
 
 
 def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[RuleMatch]:
@@ -149,23 +161,49 @@ def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[RuleMatch]:
     name, namespace = (whole.at("metadata", key).text for key in ("name", "namespace"))
     if not name or least.whole is None:
         return
-    members: list[tuple[Field, _Size]] = []
-    for other, whole_of_it in _members(facts, group).get((namespace, name), ()):
-        size = _size(other)
-        if size is None or not whole_of_it:
-            return
-        members.append((other, size))
-    if any(size.pods for _, size in members):
-        together = _Size(
-            sum(size.pods for _, size in members),
-            sum(size.first for _, size in members),
-            all(size.ranks for _, size in members),
-        )
-        bare = all(group_kind(other.value) == ("", "Pod") for other, _ in members)
-        yield from _compared(least, together, guess=bare)
+    members = _members(facts, group).get((namespace, name), [])
+    together = _together(members)
+    if together is not None:
+        yield from _compared(least, least.whole, together, guess=_are_bare(members))
 
 
-@lru_cache(maxsize=4)
+def _of_names(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
+    """The gangs that exist in their pods' annotations alone, each at the largest of their minimums."""
+    known = _members(facts, _NAMED)
+    for name in dict.fromkeys(filter(None, map(_named, templates_of(whole)))) if known else ():
+        members = known.get((whole.at("metadata", "namespace").text, name), [])
+        written = [
+            (count(field) or 0, other, field)
+            for other, _ in members
+            for pod in templates_of(other)
+            if (field := _gang_min(pod, name))
+        ]
+        wanted, other, least = max(written, key=lambda one: one[0], default=(0, whole, whole))
+        together = _together(members) if wanted and other == whole else None
+        if together is not None:
+            yield from _compared(least, wanted, together, guess=_are_bare(members))
+
+
+def _gang_min(pod: Template, gang: str) -> Field | None:
+    field = pod.meta.at("annotations", "dovetail.dev/gang-min")
+    return field if field and _NAMED.joined(pod) == gang else None
+
+
+def _together(members: Sequence[tuple[Field, bool]]) -> _Size | None:
+    """The size of a gang of these members; None if it is unknown, or no pod."""
+    sizes = [_size(other) if whole_of_it else None for other, whole_of_it in members]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or not any(size.pods for size in known):
+        return None
+    return _Size(sum(size.pods for size in known), sum(size.first for size in known), all(size.ranks for size in known))
+
+
+def _are_bare(members: Sequence[tuple[Field, bool]]) -> bool:
+    """Whether all members are Pods of no object: more of them may be in other files."""
+    return all(group_kind(other.value) == ("", "Pod") for other, _ in members)
+
+
+@lru_cache(maxsize=8)
 def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Field, bool]]]:
     """By namespace and name of a group, (object, whether all of its pods join the group) of each member."""
     found: dict[tuple[str, str], list[tuple[Field, bool]]] = {}
@@ -178,23 +216,25 @@ def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Fi
 
 
 class _Mark(Struct, frozen=True):
-    """Labels or annotations of a pod that only the schedulers `readers` (default names) read."""
+    """Labels or annotations of a pod that only the schedulers `readers` (default names) read. `meant` is the scheduler
+    that such a pod without a schedulerName most likely means; no webhook fills it in."""
 
     side: str
     keys: tuple[str, ...]
     readers: frozenset[str]
+    meant: str = ""
 
 
 _DOVETAIL, _KAI, _YUNIKORN = "dovetail", "kai-scheduler", "yunikorn"
 _MARKS = (
     _Mark("labels", _COSCHEDULING, frozenset({"scheduler-plugins-scheduler", DEFAULT_SCHEDULER, _DOVETAIL})),
-    _Mark("annotations", _VOLCANO, frozenset({"volcano", _DOVETAIL})),
+    _Mark("annotations", _VOLCANO, frozenset({"volcano", _DOVETAIL}), "volcano"),
     _Mark(
         "annotations",
         tuple(f"yunikorn.apache.org/{name}" for name in ("task-group-name", "task-groups")),
         frozenset({_YUNIKORN}),
     ),
-    _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL})),
+    _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL}), _DOVETAIL),
 )
 _SIMILARITY = 0.8
 _KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in _MARKS for name in mark.readers)})
@@ -220,6 +260,12 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             if carried and named.text in _KNOWN - mark.readers:
                 readers = " or ".join(sorted(mark.readers))
                 yield RuleMatch(named, f"{named.text} does not read {key} of the pod: write {readers}, or remove {key}")
+            elif carried and not named.text and mark.meant:
+                reader = mark.meant
+                missing = facts.schedulers is not None and reader not in facts.schedulers
+                what = f"no {reader} is installed" if missing else f"write schedulerName: {reader}"
+                message = f"the default scheduler does not read {key}, and binds the pods one by one: {what}"
+                yield RuleMatch(carried, message, guess=facts.schedulers is None)
 
 
 _GANG = """\

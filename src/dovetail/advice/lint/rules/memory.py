@@ -4,6 +4,9 @@
 A limit of 80Gi for a GPU of 80 GB is often right. It is reported if it equals the memory of one GPU and the container
 has eight or more, or if it equals the memory of the GPUs and is unusual for host memory: 64 or more, and no multiple of
 4 or 5, such as the 141 of an H200.
+
+A limit of less than 1 GiB for each of several GPUs is reported, too: each GPU has a process, and a CUDA context with
+the libraries of a framework takes more than that.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.gpus import named
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count
+from dovetail.advice.lint.pods import Template, amount, count
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
 from dovetail.core.model import GPU
@@ -22,6 +25,7 @@ from dovetail.core.quantities import QuantityError, units
 _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 _MIB = re.compile(r"[0-9]{1,9}")
 _MANY_GPUS, _LARGE_GB = 8, 64
+_LEAST_GIB = 1
 _UNMISTAKABLE_MIB = 143_771
 """The memory of an H200, which is checked if the manifest selects no GPU model."""
 
@@ -32,6 +36,14 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         gpus = count(container.at("resources", "limits", GPU)) or 0
         limit = container.at("resources", "limits", "memory")
         size = _size(limit)
+        least_gib = gpus * _LEAST_GIB
+        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30:
+            message = (
+                f"{limit.value} for the processes of {gpus} GPUs: each takes more than {_LEAST_GIB} GiB of host memory "
+                f"for CUDA and the framework alone: write {least_gib}Gi at least"
+            )
+            yield RuleMatch(limit, message)
+            continue
         if gpus < 1 or not size:
             continue
         for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):
@@ -96,7 +108,7 @@ RULES = (
     Rule(
         id="G28",
         level=Severity.WARNING,
-        title="The memory limit equals the GPU memory",
+        title="The memory limit is that of the GPU, or too small for the number of GPUs",
         effect=(
             "The limit is for host memory: data loaders, pinned buffers, /dev/shm, checkpoints. If it is too low, the "
             "kernel kills the container: `OOMKilled`, exit code 137. It does not limit GPU memory."

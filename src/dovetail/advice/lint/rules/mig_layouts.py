@@ -18,7 +18,7 @@ from dovetail.advice.lint.rule import Facts, RuleMatch
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 from dovetail.core.devices.mig.instances import counts_of, states
 from dovetail.core.devices.mig.products import GEOMETRIES
-from dovetail.kube.manifests.documents import Loader
+from dovetail.kube.yaml_text import read_yaml
 
 _LAYOUTS = "mig-configs"
 _HOLDS_LAYOUTS = re.compile(rf"^{_LAYOUTS}:", re.MULTILINE)
@@ -34,7 +34,7 @@ def impossible_layouts(whole: Field, _: Facts) -> Iterator[RuleMatch]:
         if not _HOLDS_LAYOUTS.search(text.text):
             continue
         try:
-            inside = Field(yaml.load(text.text, Loader))
+            inside = Field(read_yaml(text.text))
         except yaml.YAMLError as error:
             yield RuleMatch(text, f"is not YAML: {str(error).splitlines()[0]}; {_OUTCOME}")
             continue

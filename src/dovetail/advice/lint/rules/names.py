@@ -4,24 +4,30 @@
 Rules
 - Keys and values are parsed as in the scheduler, for pod templates and for objects with annotations that apply to all
   of their pods. A manifest may be for the endpoint of an agent: the keys that are read there are no fault.
-- The names of queues are known if Queues are among the objects.
+- Queues are known if there are any among the objects; the scheduler's own tree decides whether pods may be in one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
-from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL
+from dovetail.core.queues.tree import Tree
+from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests.templates import group_kind
 from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.queues import Queue
 from dovetail.kube.translate.annotations import ENDPOINT_RULE, PREFIX, TABLE, options_of
 from dovetail.kube.translate.problems import nearest
+from dovetail.kube.translate.queues import queue as queue_record
 
 _OURS = "dovetail"
 _DOMAIN = PREFIX.removesuffix("/")
@@ -42,7 +48,10 @@ def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
-    sides = {side: {key: one.text for key, one in meta.at(side).entries()} for side in ("labels", "annotations")}
+    sides = {
+        side: {key: one.value for key, one in meta.at(side).entries() if isinstance(one.value, str)}
+        for side in ("labels", "annotations")
+    }
     for problem in options_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
         if problem.rule == ENDPOINT_RULE:
             continue
@@ -57,22 +66,37 @@ def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
                 meant = f"{PREFIX}{nearest(short, TABLE)}"
                 yield RuleMatch(meta.at(side, key), f"no program reads {key}: did you mean {meant}?", guess=True)
     queue = sides["labels"].get(QUEUE_LABEL, "")
-    known = _queues(facts)
-    if queue and known and queue not in known:
-        there = ", ".join(sorted(known))
-        near = nearest(queue, sorted(known))
-        message = f"queue {queue} does not exist: the nearest is {near}; the queues are {there}"
-        yield RuleMatch(meta.at("labels", QUEUE_LABEL), message, guess=guess or facts.nodes is None)
+    tree = _queues(facts)
+    if queue and tree is not None and (wrong := _unusable(queue, tree)):
+        yield RuleMatch(meta.at("labels", QUEUE_LABEL), f"queue {queue} {wrong}", guess=guess or facts.nodes is None)
 
 
-def _queues(facts: Facts) -> frozenset[str]:
-    """The names of the queues; empty if unknown."""
-    found = {
-        whole.at("metadata", "name").text
-        for whole in facts.of_kind(QUEUES.kind)
-        if group_kind(whole.value)[0] == QUEUES.group
-    }
-    return frozenset(found | {DEFAULT_QUEUE}) if found else frozenset()
+def _unusable(queue: str, tree: Tree) -> str:
+    """Why no pod may be in the queue; "" where pods may."""
+    if queue not in tree.written:
+        there = sorted(tree.written)
+        return f"does not exist: the nearest is {nearest(queue, there)}; the queues are {', '.join(there)}"
+    if not tree.leaf(queue):
+        below = ", ".join(tree.children(queue)) or "those of control planes"
+        return f"holds queues, and so no pods: name one of {below}"
+    problem = tree.problem(queue)
+    return f"cannot be used: {problem}" if problem is not None else ""
+
+
+@lru_cache(maxsize=4)
+def _queues(facts: Facts) -> Tree | None:
+    """The queues among the objects; None if there are none, so that they are unknown."""
+    tree, found = Tree(), False
+    for whole in facts.of_kind(QUEUES.kind):
+        if group_kind(whole.value)[0] == QUEUES.group:
+            try:
+                obj = msgspec.convert(whole.value, Queue)
+            except msgspec.ValidationError:
+                # The API server refuses it; its name still counts.
+                obj = Queue(ObjectMeta(whole.at("metadata", "name").text))
+            tree.put(queue_record(obj))
+            found = True
+    return tree if found else None
 
 
 _POD = """\
@@ -96,10 +120,10 @@ RULES = (
     Rule(
         id="G45",
         level=Severity.ERROR,
-        title="A label or annotation of Dovetail is misspelt, or names a queue that does not exist",
+        title="A label or annotation of Dovetail is misspelt, or names a queue that may hold no pods",
         effect=(
-            "The scheduler refuses invalid values, and the pod waits: `InvalidInput`, or `QueueMissing`. A key that is "
-            "misspelt before the slash has no effect."
+            "The scheduler refuses invalid values, and the pod waits: `InvalidInput`, `QueueMissing`, `QueueNotLeaf`. "
+            "A key that is misspelt before the slash has no effect."
         ),
         bad=_POD.format("dovetail.dev/max-runtme: 6h"),
         good=_POD.format("dovetail.dev/max-runtime: 6h"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about the network of GPU pods, and about the variables of NCCL.
 
-- A name that begins with NCCL_ is reported only if NCCL 2.27.5 does not read it and it is similar to a name that NCCL
-  reads: plugins (SHARP, UCX, those of clouds), PyTorch and newer releases read other names. `nccl.json` has the names,
-  with their source, licence and date.
+- A name that begins with NCCL_ is reported if no release of NCCL reads it, nor a known plugin (SHARP, UCX, those of
+  clouds) or PyTorch. `nccl.json` has the names, with their source, licence and date. Without a similar name that NCCL
+  reads it is a guess: a plugin of the user's own may read it.
 - `NCCL_*_DISABLE` is reported if it disables what the pod needs: P2P and shared memory in a container with several
   GPUs, InfiniBand in a container that requests RDMA.
 - An interface is reported if the pod can have only eth0: the pod network, without a sign of another one.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -29,6 +29,8 @@ from dovetail.core.devices import products
 from dovetail.core.model import GPU
 
 _NEAR = 0.88
+_SHORT_WORDS = {"TOPOLOGY": "TOPO", "INTERFACE": "IFNAME", "INTERFACES": "IFNAME", "DEVICE": "HCA", "DEVICES": "HCA"}
+"""Words that users write, and NCCL's own."""
 _FOREIGN = (
     "NCCL_SHARP_", "NCCL_UCX_", "NCCL_IBEXT_", "NCCL_PLUGIN_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHIMNET_",
     "NCCL_TESTS_", "NCCL_OFI_", "NCCL_TUNER_CONFIG_", "NCCL_ASYNC_", "NCCL_BLOCKING_", "NCCL_DESYNC_", "NCCL_TIMEOUT",
@@ -63,7 +65,16 @@ def nearest_variable(name: str) -> str:
     words = sorted(name.split("_"))
     same_words = [one for one in known if sorted(one.split("_")) == words]
     found = same_words or difflib.get_close_matches(name, known, 1, _NEAR)
+    if not found:
+        meant = [_SHORT_WORDS.get(word, word) for word in name.split("_")]
+        found = sorted((one for one in known if _holds(one.split("_"), meant)), key=len)
     return found[0] if found else ""
+
+
+def _holds(words: Sequence[str], some: Sequence[str]) -> bool:
+    """Whether the words have all of `some`, in the same order, and one more at most."""
+    left = iter(words)
+    return len(words) <= len(some) + 1 and all(word in left for word in some)
 
 
 def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
@@ -71,8 +82,8 @@ def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for name, entry in pod.env(container):
             if name.startswith("NCCL_") and not name.startswith(_FOREIGN) and name not in variables():
                 near = nearest_variable(name)
-                if near:
-                    yield RuleMatch(entry.at("name"), f"NCCL has no variable {name}: did you mean {near}?")
+                meant = f"did you mean {near}?" if near else "remove it, unless a plugin of your own reads it"
+                yield RuleMatch(entry.at("name"), f"NCCL has no variable {name}: {meant}", guess=not near)
 
 
 def _network_variables(pod: Template, facts: Facts) -> Iterator[RuleMatch]:

@@ -53,6 +53,7 @@ _LABELS = {
         "cuda.runtime.major cuda.runtime.minor vgpu.present"
     ),
 }
+_TOPOLOGY = "topology.kubernetes.io"
 _KNOWN = [f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split()]
 _SIMILARITY = 0.9
 """The least similarity (difflib) at which one name counts as a misspelling of another."""
@@ -111,9 +112,16 @@ def _no_such_label(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         yield RuleMatch(field, message, guess=grows(facts))
     reported = {field.path for field, _ in dead}
     for field, key in _keys(pod):
-        near = _misspelt(key)
-        if near and field.path not in reported and not any(key in node.labels for node in nodes):
+        if field.path in reported or any(key in node.labels for node in nodes):
+            continue
+        domain, _, name = key.rpartition("/")
+        if near := _misspelt(key):
             yield RuleMatch(field, f"the label {key} is unknown: did you mean {near}?", guess=True)
+        elif domain == _TOPOLOGY and name not in _LABELS[_TOPOLOGY].split():
+            message = (
+                f"Kubernetes keeps {_TOPOLOGY}/ for itself, and sets no {name} there: nodes have it only if you do"
+            )
+            yield RuleMatch(field, message, guess=True)
 
 
 def _dead_selectors(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[Field, str]]:

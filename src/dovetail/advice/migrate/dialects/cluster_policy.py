@@ -30,6 +30,7 @@ from dovetail.advice.migrate.step import (
     unknown,
     without_status,
 )
+from dovetail.kube.yaml_text import read_yaml
 
 _GROUP = "nvidia.com"
 VERSION, KIND = "dovetail.dev/v1alpha1", "GPUStack"
@@ -286,7 +287,7 @@ def _pool_name(key: str, number: int) -> str:
 def _configuration(file: Field, config: Field, lost: list[Left]) -> dict[str, Any]:
     """What one configuration of the device plugin is in a pool."""
     try:
-        whole = Field(yaml.safe_load(file.text))
+        whole = Field(read_yaml(file.text))
     except yaml.YAMLError:
         lost.append(Left(config, f"{file.name} is no YAML"))
         return {}

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule about processes of one container against its GPUs.
+
+The numbers are read where the command has them as numbers: torchrun's `--nproc-per-node`, and the tensor-parallel size
+of vLLM, SGLang and TGI. A launcher that reaches other pods (Ray, several nodes) may use their GPUs: then nothing is
+known. A container without whole GPUs is not checked: its GPUs come from a claim, or it runs on CPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.advice.lint.pods import Template, count
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
+from dovetail.core.model import GPU
+
+_PROCESSES = re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,4})\b")
+_TENSOR_PARALLEL = re.compile(r"(?:--tensor[-_]parallel[-_]size|--tp[-_]size|--num-shard|(?<!\S)-tp)[= ](\d{1,4})\b")
+_SEVERAL_PODS = re.compile(
+    r"\bray\b|multi-node|--nnodes[= ](?!1\b)|--node[-_]rank|--dist-init-addr|distributed-executor"
+)
+_CPU = re.compile(r"\bgloo\b|--device[= ]cpu")
+
+
+def _more_ranks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
+    for container in pod.containers:
+        field = container.at("resources", "limits", GPU)
+        gpus = count(field) or 0
+        words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+        if gpus < 1 or _CPU.search(words):
+            continue
+        for pattern, what in ((_PROCESSES, "processes"), (_TENSOR_PARALLEL, "tensor-parallel ranks")):
+            found = pattern.search(words)
+            if found is None or (pattern is _TENSOR_PARALLEL and _SEVERAL_PODS.search(words)):
+                continue
+            if int(found[1]) > gpus:
+                message = f"`{found[0]}` starts {found[1]} {what}, and the container has {gpus} GPUs: write {found[1]}"
+                yield RuleMatch(field, message)
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: serve, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  containers:
+  - name: serve
+    image: registry.example.com/serve:1.4
+    args: [serve, my-model, --tensor-parallel-size={0}]
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+
+RULES = (
+    Rule(
+        id="G48",
+        level=Severity.WARNING,
+        title="The command starts more GPU processes than the container has GPUs",
+        effect=(
+            "The processes without a GPU end with `CUDA error: invalid device ordinal`, or vLLM with `World size (4) "
+            "is larger than the number of available GPUs (1)`."
+        ),
+        bad=_POD.format(4),
+        good=_POD.format(1),
+        template=_more_ranks,
+        source="https://docs.vllm.ai/en/stable/serving/parallelism_scaling, https://pytorch.org/docs/stable/elastic/run.html",
+    ),
+)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From YAML texts to values: the one place that reads YAML, within bounds of time and memory.
+
+Rules
+- As in Kubernetes, an unquoted date is a text, and a key that is there twice is an error. Everything else is as PyYAML
+  reads it, merge keys (`<<`) included.
+- A tag that is not known, such as `!Ref` or `!vault`, is ignored, as Go's readers ignore it.
+- Aliases (`*a`) and merge keys may repeat MOST_REPEATED values in a document: a few hundred bytes can name billions,
+  and whatever walks over them would walk over each.
+- Values are nested DEEPEST levels at most, aliases written out. The reader recurses in C, where nothing else stops it.
+- A number is of LONGEST_NUMBER characters at most: time to convert it grows with the square of its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import UnionType
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+T = TypeVar("T")
+
+MOST_REPEATED = 100_000
+DEEPEST = 200
+LONGEST_NUMBER = 1000
+_TAG = "tag:yaml.org,2002:"
+_MOST_SHOWN = 40
+_LONG = 64
+"""Characters: a long text counts as one value for each of these."""
+
+
+class OverBounds(yaml.MarkedYAMLError):
+    """The text may be YAML, but is over a bound: `problem` names the bound, and what to do."""
+
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(None, None, problem, mark)
+
+
+class _Size(msgspec.Struct, frozen=True):
+    """Of a node with its aliases written out: the number of values, and the levels below it."""
+
+    values: int
+    levels: int
+
+
+class Loader(yaml.CSafeLoader):
+    """PyYAML's loader within the bounds, for `yaml.load`, `yaml.load_all` and `yaml.compose`. Raises YAMLError."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._level = 0
+        self._may_repeat = not isinstance(stream, str) or "*" in stream
+        self._flat: set[int] = set()
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
+        self._level += 1
+        if self._level > DEEPEST and current_node is not None:
+            raise _too_deep(current_node.start_mark)
+
+    def ascend_resolver(self) -> None:
+        self._level -= 1
+
+    def construct_document(self, node: yaml.Node | None) -> Any:
+        self._flat.clear()
+        if self._may_repeat and node is not None:
+            _bounded(node)
+        return super().construct_document(node)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put the pairs of merge keys in their place. PyYAML calls it again for each mapping that merges this one."""
+        if id(node) in self._flat:
+            return
+        self._flat.add(id(node))
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                seen.add((key.tag, key.value))
+        super().flatten_mapping(node)
+
+
+def _bounded(root: yaml.Node) -> None:
+    """Raises OverBounds."""
+    sizes: dict[int, _Size | None] = {}
+    written = 0
+
+    def size_of(node: yaml.Node, level: int, mark: yaml.Mark) -> _Size:
+        nonlocal written
+        if isinstance(node, yaml.ScalarNode):
+            weight = 1 + len(node.value) // _LONG
+            if id(node) not in sizes:
+                sizes[id(node)] = _Size(weight, 0)
+                written += weight
+            return _Size(weight, 0)
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise OverBounds("an anchor holds itself: write the value out", mark)
+            if level + known.levels > DEEPEST:
+                raise _too_deep(mark)
+            return known
+        if level >= DEEPEST:
+            raise _too_deep(mark)
+        sizes[id(node)] = None
+        written += 1
+        values, levels = 1, 0
+        for one, near in _inside(node):
+            # An alias has the mark of its anchor, which is above.
+            place = near if one.start_mark.index < near.index else one.start_mark
+            size = size_of(one, level + 1, place)
+            values += size.values
+            levels = max(levels, size.levels + 1)
+            if values - written > MOST_REPEATED:
+                raise OverBounds(
+                    f"anchors and merge keys (`<<`) repeat more than {MOST_REPEATED:,} values here: write them out, or "
+                    "split the file",
+                    place,
+                )
+        sizes[id(node)] = found = _Size(values, levels)
+        return found
+
+    size_of(root, 0, root.start_mark)
+
+
+def _inside(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Mark]]:
+    """The keys, values and items of a node, each with a mark near it, of the key or of the list."""
+    for inner in node.value:
+        if isinstance(inner, tuple):
+            yield from ((one, inner[0].start_mark) for one in inner)
+        else:
+            yield inner, node.start_mark
+
+
+def _too_deep(mark: yaml.Mark) -> OverBounds:
+    return OverBounds(f"values are nested deeper than {DEEPEST} levels: make it flatter", mark)
+
+
+def _checked(construct: Callable[[Loader, Any], Any]) -> Callable[[Loader, Any], Any]:
+    """The constructor of a scalar, which answers bad values with a YAMLError that has the line."""
+
+    def checked(loader: Loader, node: yaml.Node) -> Any:
+        if len(node.value) > LONGEST_NUMBER:
+            raise OverBounds(
+                f"a number has {len(node.value):,} characters, more than {LONGEST_NUMBER:,}: put a text in quotes",
+                node.start_mark,
+            )
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, AttributeError, OverflowError) as error:
+            kind = node.tag.removeprefix(_TAG)
+            problem = f"{str(node.value)[:_MOST_SHOWN]!r} is no {kind}: put a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+    return checked
+
+
+def _untagged(loader: Loader, node: yaml.Node) -> Any:
+    """The value of a node without its tag."""
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_yaml_map(node)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_yaml_seq(node)
+    return node.value
+
+
+for _kind in ("int", "float", "bool", "timestamp"):
+    Loader.add_constructor(_TAG + _kind, _checked(yaml.CSafeLoader.yaml_constructors[_TAG + _kind]))
+Loader.add_constructor(None, _untagged)
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(text: str | bytes) -> Any:
+    """The value of a text with one document; None if it is empty. Raises YAMLError."""
+    return yaml.load(text, Loader)
+
+
+def decode_yaml(text: str | bytes, kind: type[T] | UnionType) -> T:
+    """The value of a text with one document, as a `kind`. Raises YAMLError, and msgspec's ValidationError."""
+    return msgspec.convert(read_yaml(text), type=kind)

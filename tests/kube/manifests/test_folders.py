@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of a folder are read: those that git has, when it is asked; git is the oracle."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dovetail.kube.manifests.folders import Ignored, files_in
+
+NAMES = ("a", "b", "build", "c.yaml", "d.yml", "e.json")
+PATTERNS = (
+    "build",
+    "build/",
+    "/a",
+    "*.yml",
+    "!d.yml",
+    "a/b",
+    "b/**",
+    "**/c.yaml",
+    "# c",
+    "",
+    "!build/",
+    "a/*",
+    "!a/c.yaml",
+)
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+
+
+def names(folder: Path, ignored: Ignored | None = None) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in files_in(folder, ignored)]
+
+
+def test_takes_manifests_in_order_and_never_those_of_git_and_node_modules(tmp_path: Path) -> None:
+    put(
+        tmp_path, "b.yaml", "a/c.json.gz", "a/b.yml", "d.txt", ".git/e.yaml", "a/node_modules/f/g.json", ".github/h.yml"
+    )
+    assert names(tmp_path) == [".github/h.yml", "a/b.yml", "a/c.json.gz", "b.yaml"]
+
+
+def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
+    put(tmp_path, "a/b.yaml")
+    (tmp_path / "a/up").symlink_to(tmp_path)
+    assert names(tmp_path) == ["a/b.yaml"]
+
+
+def test_a_folder_that_is_ignored_and_named_is_read(tmp_path: Path) -> None:
+    put(tmp_path, ".git/x", "build/a.yaml", "build/b.yaml", "c.yaml")
+    (tmp_path / ".gitignore").write_text("build/\n")
+    (tmp_path / "build/.gitignore").write_text("b.yaml\n")
+    assert names(tmp_path, Ignored(git=True)) == ["c.yaml"]
+    assert names(tmp_path / "build", Ignored(git=True)) == ["a.yaml"]
+
+
+def test_what_is_excluded_is_relative_to_a_folder(tmp_path: Path) -> None:
+    put(tmp_path, "charts/a/x.yaml", "charts/b.yaml", "c.yaml")
+    ignored = Ignored(excluded=((tmp_path, ("/charts/a",)), (tmp_path / "charts", ("/c.yaml",))))
+    assert names(tmp_path, ignored) == ["c.yaml", "charts/b.yaml"]
+    assert names(tmp_path / "charts", ignored) == ["b.yaml"]
+    assert ignored.excludes(tmp_path / "charts/a/x.yaml") and not ignored.excludes(tmp_path / "charts/b.yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
+def test_leaves_out_what_git_ignores(tmp_path: Path) -> None:
+    draw, left_out = random.Random(1), 0
+    for number in range(12):
+        folder = tmp_path / str(number)
+        for _ in range(25):
+            parts = [draw.choice(NAMES[:3]) for _ in range(draw.randrange(3))]
+            put(folder, "/".join([*parts, draw.choice(NAMES[3:])]))
+        for where in ("", "a", "build"):
+            if (folder / where).is_dir():
+                (folder / where / ".gitignore").write_text("\n".join(draw.sample(PATTERNS, 3)) + "\n")
+        subprocess.run(["git", "init", "-q", folder], check=True)
+        listed = subprocess.run(
+            ["git", "-C", folder, "ls-files", "--others", "--exclude-standard", "--", "*.yaml", "*.yml", "*.json"],
+            check=True, capture_output=True, text=True,
+        ).stdout.split()  # fmt: skip
+        assert names(folder, Ignored(git=True)) == sorted(listed, key=Path), number
+        left_out += len(names(folder)) - len(listed)
+    assert left_out > 20

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The YAML reader: on harmless texts it is PyYAML's; harmful ones cost it little, and get a line and a remedy."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from dovetail.cli import cli
+from dovetail.kube.yaml_text import DEEPEST, LONGEST_NUMBER, MOST_REPEATED, Loader, OverBounds, decode_yaml, read_yaml
+
+MERGE_BOMB = "\n".join(
+    ["a0: &a0 {k: v}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 4)}], k{n}: v}}" for n in range(1, 17))]
+)
+ALIAS_BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))])
+KUBECONFIG = """
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+"""
+CHAIN = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 300))])
+
+
+class _Texts:
+    """Random documents in flow style, with anchors, aliases and merge keys. No key is twice in a mapping."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._anchors = 0
+        self._mappings: list[str] = []
+        self._any: list[str] = []
+
+    def value(self, levels: int) -> str:
+        kind = self._draw.choice(("scalar", "list", "map", "map", "map", "alias"))
+        if kind == "alias" and self._any:
+            return f"*{self._draw.choice(self._any)}"
+        if levels == 0 or kind in ("scalar", "alias"):
+            return self._draw.choice(
+                ("1", "0x1F", "1_000", "1:30", "1.5", "yes", "~", "'2001-01-01'", "text", ".inf", "!!str 1")
+            )
+        name = ""
+        if self._draw.random() < 0.6:
+            self._anchors += 1
+            name = f"a{self._anchors}"
+        inner = self._list(levels) if kind == "list" else self._mapping(levels)
+        if name:
+            self._any.append(name)
+            if kind == "map":
+                self._mappings.append(name)
+        return f"&{name} {inner}" if name else inner
+
+    def _list(self, levels: int) -> str:
+        return f"[{', '.join(self.value(levels - 1) for _ in range(self._draw.randrange(4)))}]"
+
+    def _mapping(self, levels: int) -> str:
+        known = list(self._mappings)
+        keys = self._draw.sample(("a", "b", "c", "d", "1", "true"), self._draw.randrange(5))
+        pairs = [f"{key}: {self.value(levels - 1)}" for key in keys]
+        if known and self._draw.random() < 0.6:
+            merged = [f"*{self._draw.choice(known)}" for _ in range(self._draw.randrange(1, 4))]
+            merge = merged[0] if len(merged) == 1 else f"[{', '.join(merged)}]"
+            pairs.insert(self._draw.randrange(len(pairs) + 1), f"<<: {merge}")
+        return f"{{{', '.join(pairs)}}}"
+
+
+def test_reads_harmless_texts_as_pyyaml() -> None:
+    merges = 0
+    for seed in range(150):
+        text = _Texts(seed).value(4)
+        merges += "<<" in text
+        assert read_yaml(text) == yaml.load(text, yaml.CSafeLoader), text
+    assert merges > 30
+
+
+def test_a_mapping_that_another_merges_first_is_no_duplicate() -> None:
+    """The one in `deep` is constructed after the one that merges it."""
+    text = "base: &b {k: 1}\nx: {y: {deep: &d {<<: *b, k: 2}}}\nlast: {<<: *d}"
+    assert read_yaml(text) == yaml.load(text, yaml.CSafeLoader)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (MERGE_BOMB, 8, "repeat more than 100,000 values here: write them out, or split the file"),
+        (ALIAS_BOMB, 6, "repeat more than 100,000 values"),
+        (CHAIN, 200, "deeper than 200 levels"),
+        (f"a: &a {'x' * 640_000}\nb: [{', '.join(['*a'] * 20)}]", 2, "repeat more than 100,000 values"),
+        ("a: 1\nb: &b [1, *b]", 2, "an anchor holds itself"),
+        ("a: &a\n  <<: *a", 2, "an anchor holds itself"),
+        ("a: 1\nb: " + "[" * 100_000, 2, "deeper than 200 levels: make it flatter"),
+        ("a: 1\nb: " + "{a: " * 100_000, 2, "deeper than 200 levels"),
+        ("a: 1\nb:\n  " + "- " * 100_000, 3, "deeper than 200 levels"),
+        ("a: 1\nb: 1" + ":1" * 100_000, 2, "a number has 200,001 characters, more than 1,000: put a text in quotes"),
+        ("a: 1\nb: " + "1" * 5_000, 2, "a number has 5,000 characters"),
+    ],
+    ids=[
+        "merges",
+        "aliases",
+        "chain",
+        "long text",
+        "cycle",
+        "own merge",
+        "lists",
+        "maps",
+        "dashes",
+        "base 60",
+        "digits",
+    ],
+)
+def test_refuses_what_is_over_a_bound(text: str, line: int, problem: str) -> None:
+    with pytest.raises(OverBounds) as raised:
+        read_yaml(text)
+    assert problem in str(raised.value.problem)
+    assert raised.value.problem_mark.line + 1 == line
+
+
+def test_reads_what_is_just_within_the_bounds() -> None:
+    once = f"a: &a [{', '.join('1' for _ in range(999))}]\n"
+    fits = MOST_REPEATED // 1000
+    assert len(read_yaml(once + f"b: [{', '.join(['*a'] * fits)}]")["b"]) == fits
+    with pytest.raises(OverBounds):
+        read_yaml(once + f"b: [{', '.join(['*a'] * (fits + 1))}]")
+    assert read_yaml("[" * DEEPEST + "]" * DEEPEST)
+    assert read_yaml("9" * LONGEST_NUMBER) == 10**LONGEST_NUMBER - 1
+
+
+@pytest.mark.parametrize("text", ["!!int many", "!!float many", "!!bool many", "!!timestamp many", "0b_", "0x_"])
+def test_a_value_that_its_tag_does_not_fit_is_an_error_with_a_line(text: str) -> None:
+    with pytest.raises(yaml.MarkedYAMLError, match="put a text in quotes") as raised:
+        read_yaml(f"a: 1\nb: {text}")
+    assert raised.value.problem_mark.line == 1
+
+
+def test_unknown_tags_are_ignored() -> None:
+    assert read_yaml("a: !Ref b\nc: !reference [d, e]\nf: !vault {g: 1}\nh: !Sub 1") == {
+        "a": "b", "c": ["d", "e"], "f": {"g": 1}, "h": "1",
+    }  # fmt: skip
+
+
+def test_a_typed_text_names_the_field_that_is_wrong() -> None:
+    assert decode_yaml("{a: 1}", dict[str, int]) == {"a": 1}
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`"):
+        decode_yaml("{a: b}", dict[str, int])
+
+
+def test_no_other_reader_is_used() -> None:
+    """Every YAML text is read by the one that is bounded."""
+    source = Path("src/dovetail")
+    wild = ("safe_load", "full_load", "unsafe_load", "SafeLoader", "yaml.decode", "yaml.Loader")
+    found = [
+        str(file)
+        for file in source.rglob("*.py")
+        if file.name != "yaml_text.py" and any(word in file.read_text() for word in wild)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("bomb", [MERGE_BOMB, ALIAS_BOMB], ids=["merges", "aliases"])
+@pytest.mark.parametrize(
+    "command",
+    [("lint",), ("migrate",), ("simulate",), ("submit", "--kubeconfig", "CONFIG"), ("lint", "PODS", "--inventory")],
+    ids=lambda one: one[0],
+)
+def test_each_command_that_reads_manifests_refuses_a_bomb(tmp_path: Path, command: tuple[str, ...], bomb: str) -> None:
+    file = tmp_path / "bomb.yaml"
+    file.write_text(f"kind: Pod\n{bomb}\n")
+    named = {"CONFIG": tmp_path / "config", "PODS": tmp_path / "pods.yaml"}
+    named["CONFIG"].write_text(KUBECONFIG)
+    named["PODS"].write_text("kind: Pod\n")
+    result = CliRunner().invoke(cli, [*(str(named.get(word, word)) for word in command), str(file)])
+    assert result.exit_code
+    assert "repeat more than 100,000 values" in result.output
+    assert f"{file}:{9 if bomb is MERGE_BOMB else 7}" in result.output
+
+
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.yaml.gz"
+    file.write_bytes(gzip.compress(b" " * (33 * 2**20), 9, mtime=0))
+    result = CliRunner().invoke(cli, ["lint", str(file)])
+    assert "unpacks to more than 32 MiB: unpack and split it" in result.output
+
+
+def test_the_loader_reads_several_documents() -> None:
+    text = "a: &a {k: 1}\nb: {<<: *a}\n---\na: &a {k: 2}\nb: {<<: *a}\n"
+    assert list(yaml.load_all(text, Loader)) == list(yaml.load_all(text, yaml.CSafeLoader))
