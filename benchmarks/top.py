@@ -32,7 +32,8 @@ from dovetail.kube.reading import prometheus as queries
 from dovetail.kube.reading.exposition import parse
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.kube.reading.gpu_samples import devices_of
-from dovetail.kube.reading.prometheus import Prometheus, PrometheusAccess
+from dovetail.kube.reading.prometheus import Prometheus
+from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from dovetail.views.top_rows import TopReading, TopWindow
 
 GPUS = 8

@@ -78,7 +78,7 @@ KUBE_FOR_CLI = {
         "objects.views",
         "queue_changes",
     ),
-    *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus"),
+    *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus", "reading.prometheus_api"),
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.folders", "manifests.record", "manifests.templates"),
     *("translate.annotations", "translate.quarantine_budget", "yaml_text"),

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
-from dovetail.kube.reading.prometheus import Prometheus, PrometheusAccess, PrometheusError
+from dovetail.kube.reading.prometheus import Prometheus
+from dovetail.kube.reading.prometheus_api import PrometheusAccess, PrometheusError
 from dovetail.playground import Playground
 from tests.kube.reading.test_gpu_exporters import agent, node, pod
 from tests.patience import PATIENCE_S
@@ -69,7 +70,7 @@ async def test_what_is_no_prometheus_is_reported(body: str) -> None:
 
 
 async def test_a_long_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.kube.reading.prometheus.MOST_BYTES", 10)
+    monkeypatch.setattr("dovetail.kube.reading.prometheus_api.MOST_BYTES", 10)
     assert await failure(empty) == "an answer has more than 10 bytes"
 
 

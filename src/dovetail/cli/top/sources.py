@@ -10,7 +10,8 @@ from typing import Protocol
 
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.gpu_exporters import GpuExporters
-from dovetail.kube.reading.prometheus import WINDOW_S, Prometheus, PrometheusAccess
+from dovetail.kube.reading.prometheus import WINDOW_S, Prometheus
+from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from dovetail.views.top_rows import TopReading, TopWindow
 
 Read = Callable[[], Awaitable[TopReading]]

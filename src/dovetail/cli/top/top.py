@@ -62,7 +62,7 @@ def command(
     from dovetail.cli.top.report import coloured
     from dovetail.cli.top.screen import Screen, started
     from dovetail.cli.top.sources import ExporterSource, PrometheusSource
-    from dovetail.kube.reading.prometheus import PrometheusAccess
+    from dovetail.kube.reading.prometheus_api import PrometheusAccess
     from dovetail.views.top import TopQuery, top
     from dovetail.views.top_rows import TopReading
 

@@ -8,37 +8,27 @@ Rules
   health is read of devices that are not healthy. The
   scrape's own `job` is left out, as the recording rules do; `exported_` labels are read where labels were not honored.
 - A node that had metrics in the last hour and has none now is listed with a fault.
-- An answer of more than MOST_BYTES is not read. Redirects are not followed: a token goes to no other server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Self
 
-import aiohttp
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from dovetail.core.json_text import JsonError, decode_json_by
-from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.listing import gc_paused
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.exposition import SeriesValues, has_data
 from dovetail.kube.reading.gpu_exporters import NodeSamples, Readings
 from dovetail.kube.reading.gpu_samples import DeviceSample, devices_of
+from dovetail.kube.reading.prometheus_api import TIMEOUT_S, Answer, PrometheusAccess, PrometheusApi
 
-S = TypeVar("S")
 WINDOW_S, STEP_S = 60, 15
-MOST_BYTES = 128 << 20
-_AT_ONCE = 4
-_TIMEOUT_S = 30.0
 _CONSTANT_S = 60.0
 _BY = "by (UUID, GPU_I_ID)"
 _MEANS = (
@@ -95,25 +85,6 @@ _PODS = (
 _GONE = "group by (hostname) (last_over_time(dovetail_gpu_found[1h])) unless on (hostname) dovetail_gpu_found"
 
 
-class PrometheusError(KubeError):
-    """The server cannot be reached, or refuses a query; the text has the reason."""
-
-
-class PrometheusAccess(Struct, frozen=True):
-    """A server and how to log in: a file with a bearer token (read again for each reading, as tokens rotate), and one
-    with the certificates of its authority. `user:password@` in the URL is basic authentication."""
-
-    url: str
-    token_file: str = ""
-    ca_file: str = ""
-
-    @property
-    def shown(self) -> str:
-        """The URL without a password."""
-        url = urlsplit(self.url)
-        return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
-
-
 class _Named(Struct, frozen=True):
     """A series of an instant vector: its labels, and time and text of its value."""
 
@@ -136,55 +107,35 @@ class _Value(Struct, frozen=True):
     values: tuple[tuple[float, str], ...] = ()
 
 
-class _Data(Struct, Generic[S], frozen=True):
-    result: tuple[S, ...] = ()
-
-
-class _Answer(Struct, Generic[S], frozen=True):
-    status: str = ""
-    data: _Data[S] = _Data()
-    error: str = ""
-
-
-_NAMED, _BY_DEVICE = Decoder(_Answer[_Named]), Decoder(_Answer[_Value])
+_NAMED, _BY_DEVICE = Decoder(Answer[_Named]), Decoder(Answer[_Value])
 
 
 class Prometheus:
     """Reads a Prometheus again and again. `async with Prometheus(access) as prometheus:`"""
 
-    def __init__(self, access: PrometheusAccess, *, timeout_s: float = _TIMEOUT_S) -> None:
-        self._access = access
-        self._timeout_s = timeout_s
-        self._free = asyncio.Semaphore(_AT_ONCE)
+    def __init__(self, access: PrometheusAccess, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._api = PrometheusApi(access, timeout_s=timeout_s)
         self._constant: dict[str, tuple[_Value, ...]] = {}
         self._constant_s = float("-inf")
-        self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         """Raises PrometheusError if the certificates cannot be read."""
-        tls: ssl.SSLContext | bool = True
-        if self._access.ca_file:
-            try:
-                tls = ssl.create_default_context(cafile=self._access.ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise PrometheusError(f"{self._access.ca_file}: no certificates: {error}") from error
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), timeout=timeout)
+        await self._api.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        await self._api.__aexit__(kind, error, trace)
 
     async def read(self) -> Readings:
         """All nodes. Raises PrometheusError."""
-        headers = self._headers()
+        headers = self._api.headers()
         with gc_paused():
-            named = [self._query(one, headers, _NAMED) for one in (_DEVICES, _STATES, _PROCESSES, _PODS, _GONE)]
+            named = [self._api.query(one, headers, _NAMED) for one in (_DEVICES, _STATES, _PROCESSES, _PODS, _GONE)]
             answers, (unhealthy, samples), values = await asyncio.gather(
                 asyncio.gather(*named),
-                asyncio.gather(*(self._query(one, headers, _BY_DEVICE) for one in (_UNHEALTHY, _SM))),
+                asyncio.gather(*(self._api.query(one, headers, _BY_DEVICE) for one in (_UNHEALTHY, _SM))),
                 self._values(_VALUES, headers),
             )
             if time.monotonic() - self._constant_s > _CONSTANT_S:
@@ -200,39 +151,8 @@ class Prometheus:
 
     async def _values(self, queries: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, tuple[_Value, ...]]:
         """The answers to queries by device, by name."""
-        answers = await asyncio.gather(*(self._query(one, headers, _BY_DEVICE) for one in queries.values()))
+        answers = await asyncio.gather(*(self._api.query(one, headers, _BY_DEVICE) for one in queries.values()))
         return dict(zip(queries, answers, strict=True))
-
-    def _headers(self) -> dict[str, str]:
-        if not self._access.token_file:
-            return {}
-        try:
-            return {"Authorization": f"Bearer {Path(self._access.token_file).read_text().strip()}"}
-        except (OSError, UnicodeError) as error:
-            raise PrometheusError(f"{self._access.token_file}: no token: {error}") from error
-
-    async def _query(self, expression: str, headers: Mapping[str, str], decoder: Decoder[_Answer[S]]) -> tuple[S, ...]:
-        url = f"{self._access.url.rstrip('/')}/api/v1/query"
-        try:
-            async with (
-                self._free,
-                self._session.post(url, data={"query": expression}, headers=headers, allow_redirects=False) as reply,
-            ):
-                body = bytearray()
-                async for chunk in reply.content.iter_chunked(1 << 16):
-                    body += chunk
-                    if len(body) > MOST_BYTES:
-                        raise PrometheusError(f"an answer has more than {MOST_BYTES} bytes")
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            reason = f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise PrometheusError(f"cannot be read: {reason}") from error
-        try:
-            answer = decode_json_by(decoder, bytes(body))
-        except JsonError as error:
-            raise PrometheusError(f"answers {reply.status}, and not as a Prometheus does: {error}") from error
-        if answer.status != "success":
-            raise PrometheusError(f"refuses a query ({reply.status}): {answer.error}")
-        return answer.data.result
 
 
 def _float(text: str) -> float:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records as series that a Prometheus scrapes.
+
+Rules
+- A UTC day is a list of chunks; a chunk has records of one kind that ended, or began, in one hour. It is named by the
+  hash of its bytes, so it never changes: what changed is in another chunk. What did not change keeps its series.
+- A chunk is MessagePack, compressed, as base64 in parts of `PART_CHARACTERS`: servers bound the length of a label
+  value (Mimir: 2048). So no name that a user chose is a label, and there is not a series for each pod.
+- `dovetail_history_part` has the parts; the value means nothing. `dovetail_history_day` names the chunk that lists
+  those of a day (`Day`). Its value is the time up to which the history was known then, as epoch milliseconds, which a
+  float64 has exactly; of several lists of one day the one with the highest value counts.
+- A record of a day is as it was when the day ended: an end after that is in a later day.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from types import GenericAlias
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple, fields
+
+from dovetail.history.day_sums import DaySums
+from dovetail.history.records import Gap, GpuHold, GpuSpan, PodRecord, UseHour, UseSum
+
+Kind = Literal["day", "span", "hold", "pod", "use", "pod_use", "gap", "sums"]
+DAY, PART = "dovetail_history_day", "dovetail_history_part"
+PART_CHARACTERS = 2000
+_DIGEST_BYTES = 12
+_MOST_BYTES = 256 << 20
+"""Of a chunk after it is unpacked: whoever can write into a Prometheus decides no more than this."""
+_HELP = {
+    DAY: "The chunk that lists a day of the history, and the time up to which all is known, in epoch milliseconds",
+    PART: "A part of a chunk of the history",
+}
+_NAME = re.compile(r"[0-9a-f]{24}")
+T = TypeVar("T", bound=Struct)
+
+
+class ChunkError(Exception):
+    """The text is not that of the chunk."""
+
+
+class ChunkName(Struct, frozen=True, array_like=True):
+    """`name` is the hash, `parts` how many series it has, `at_ms` the hour of its records, 0 for those without end."""
+
+    kind: Kind
+    at_ms: int
+    name: str
+    parts: int
+
+
+class Day(Struct, frozen=True, array_like=True):
+    """A day: its chunks, and the time of the first record of the whole history."""
+
+    first_ms: int
+    chunks: list[ChunkName]
+
+
+class Chunk(Struct, frozen=True):
+    """A chunk and its text."""
+
+    of: ChunkName
+    text: str
+
+    def lines(self) -> Iterator[str]:
+        """Its series, as Prometheus reads them."""
+        for number, at in enumerate(range(0, len(self.text), PART_CHARACTERS)):
+            data = self.text[at : at + PART_CHARACTERS]
+            yield f'{PART}{{chunk="{self.of.name}",part="{number}",data="{data}"}} 1\n'
+
+
+def header(metric: str) -> str:
+    """The lines before the series of a metric."""
+    return f"# HELP {metric} {_HELP[metric]}\n# TYPE {metric} gauge\n"
+
+
+def day_line(store: str, day: str, chunk: Chunk, until_ms: int) -> str:
+    """The series that names the list of a day (`2026-11-05`)."""
+    labels = f'store="{store}",day="{day}",chunk="{chunk.of.name}",parts="{chunk.of.parts}"'
+    return f"{DAY}{{{labels}}} {until_ms}\n"
+
+
+def chunk(kind: Kind, at_ms: int, content: bytes) -> Chunk:
+    """These bytes as a chunk."""
+    packed = zlib.compress(content)
+    text = b64encode(packed).decode()
+    return Chunk(ChunkName(kind, at_ms, _name(packed), -(-len(text) // PART_CHARACTERS)), text)
+
+
+def content(name: str, text: str) -> bytes:
+    """The bytes of the chunk of this name. Raises ChunkError."""
+    try:
+        packed = b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ChunkError("a part is no base64") from error
+    if _name(packed) != name:
+        raise ChunkError("a part is missing or was changed")
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(packed, _MOST_BYTES)
+    except zlib.error as error:
+        raise ChunkError("it cannot be unpacked") from error
+    if not unpacking.eof:
+        raise ChunkError(f"it has more than {_MOST_BYTES} bytes")
+    return found
+
+
+def is_name(text: str) -> bool:
+    """Whether the text could be the name of a chunk."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _name(packed: bytes) -> str:
+    return blake2b(packed, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class Records(Generic[T]):
+    """Records of one type as bytes: column by column, which compresses well, and is checked when it is read."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._make: Any = kind
+        columns = tuple(GenericAlias(list, (field.type,)) for field in fields(kind))
+        self._decoder: Any = msgspec.msgpack.Decoder(GenericAlias(tuple, columns))
+
+    def encoded(self, records: Sequence[T]) -> bytes:
+        """Of one record at least."""
+        rows = map(astuple, records)
+        return msgspec.msgpack.encode([list(column) for column in zip(*rows, strict=True)])
+
+    def decoded(self, blob: bytes) -> list[T]:
+        """Raises ChunkError."""
+        try:
+            columns = self._decoder.decode(blob)
+            return [self._make(*row) for row in zip(*columns, strict=True)]
+        except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
+            raise ChunkError(f"it is of another version than this program ({error})") from error
+
+
+SPANS, HOLDS, PODS = Records(GpuSpan), Records(GpuHold), Records(PodRecord)
+USE, POD_USE, GAPS = Records(UseHour), Records(UseSum), Records(Gap)
+
+
+def decoded(blob: bytes, kind: type[T]) -> T:
+    """A `Day` or `DaySums`. Raises ChunkError."""
+    try:
+        return msgspec.msgpack.decode(blob, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
+        raise ChunkError(f"it is of another version than this program ({error})") from error
+
+
+def encoded(value: Day | DaySums) -> bytes:
+    return msgspec.msgpack.encode(value)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Prometheus scrapes of a history: its last days, made from the file again and again.
+
+Rules
+- It is one file of series beside the file of the history (`FILE.published`), replaced as a whole. So a scrape has a
+  state of the history, and the last one is there after a restart.
+- All days from `KEPT_MS` before the end are in it, also those that are over: what changes late is corrected, and a
+  Prometheus that was away for less loses nothing. After a restart it begins that long before the end of the last one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import IO, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.history.prometheus import chunks
+from dovetail.history.prometheus.chunks import Chunk, Day, chunk
+from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, Period, PodRecord
+from dovetail.history.sqlite.reader import SqliteReader
+from dovetail.history.store import HistoryReader, StoreError
+
+KEPT_MS = 2 * DAY_MS
+_FIRST_LINE = re.compile(r"# store ([0-9a-f]{16}) until (\d+)\n")
+_R = TypeVar("_R", GpuSpan, GpuHold)
+_E = TypeVar("_E", GpuSpan, GpuHold, PodRecord)
+
+
+class Published(Struct, frozen=True):
+    """What was written: the days, the series, the bytes, and the end of what is known."""
+
+    days: int = 0
+    series: int = 0
+    bytes: int = 0
+    until_ms: int = 0
+
+
+class Publication:
+    """The file beside a history. One thread at a time calls it."""
+
+    def __init__(self, store: Path, kept_ms: int = KEPT_MS) -> None:
+        self.path = store.with_name(f"{store.name}.published")
+        self._store, self._kept_ms = store, kept_ms
+        self.name, self._until_ms = _first_line(self.path)
+        """The name of the history in a Prometheus that has several, and the end of what was published before."""
+        self._began_ms: int | None = None
+
+    def publish(self) -> Published:
+        """Replace the file. Raises StoreError."""
+        with closing(SqliteReader(self._store)) as reader:
+            known = reader.known()
+            if not known.ms:
+                return Published()
+            if self._began_ms is None:
+                self._began_ms, self._until_ms = known.end_ms, self._until_ms or known.end_ms
+            fresh = known.end_ms < self._began_ms + self._kept_ms
+            since_ms = max(known.start_ms, (self._until_ms if fresh else known.end_ms) - self._kept_ms)
+            days = [Period(at, at + DAY_MS) for at in range(since_ms // DAY_MS * DAY_MS, known.end_ms, DAY_MS)]
+            written = self.path.with_name(f"{self.path.name}.new")
+            try:
+                with written.open("w", encoding="ascii") as file:
+                    file.write(f"# store {self.name} until {known.end_ms}\n")
+                    series = write_days(file, self.name, reader, days)
+                size = written.stat().st_size
+                written.replace(self.path)
+            except OSError as error:
+                fix = "make room on its disk, and let this process write there"
+                raise StoreError(str(written), f"it cannot be written ({error.strerror})", fix) from error
+        return Published(len(days), series, size, known.end_ms)
+
+
+def _first_line(path: Path) -> tuple[str, int]:
+    try:
+        with path.open(encoding="ascii", errors="replace") as file:
+            found = _FIRST_LINE.fullmatch(file.readline(100))
+    except OSError:
+        found = None
+    return (found[1], int(found[2])) if found else (token_hex(8), 0)
+
+
+def write_days(
+    file: IO[str], name: str, reader: HistoryReader, days: Iterable[Period], line: Callable[[str], str] = str
+) -> int:
+    """Write the series of these days of a history, each as `line` makes it; returns their number. Raises StoreError and
+    OSError."""
+    known, series, lists = reader.known(), 0, []
+    seen: set[str] = set()
+    file.write(chunks.header(chunks.PART))
+    for day in days:
+        named = []
+        for one in day_chunks(reader, day):
+            named.append(one.of)
+            series += _write(file, one, seen, line)
+        listed = chunk("day", day.start_ms, chunks.encoded(Day(known.start_ms, named)))
+        series += _write(file, listed, seen, line)
+        lists.append(chunks.day_line(name, day_name(day.start_ms), listed, known.end_ms))
+    file.write(chunks.header(chunks.DAY))
+    file.writelines(map(line, lists))
+    return series + len(lists)
+
+
+def _write(file: IO[str], one: Chunk, seen: set[str], line: Callable[[str], str]) -> int:
+    if one.of.name in seen:
+        return 0
+    seen.add(one.of.name)
+    file.writelines(map(line, one.lines()))
+    return one.of.parts
+
+
+def day_chunks(reader: HistoryReader, day: Period) -> Iterator[Chunk]:
+    """All of a day. Raises StoreError."""
+    spans, holds = list(reader.spans(day)), list(reader.holds(day))
+    pods = {pod.uid: pod for pod in reader.pods_of({hold.pod_uid for hold in holds})}
+    pods |= {pod.uid: pod for pod in reader.pods(day)}
+    yield from _by_end("span", [_open(one, day) for one in spans], chunks.SPANS)
+    yield from _by_end("hold", [_open(one, day) for one in holds], chunks.HOLDS)
+    yield from _by_end("pod", [_pod(pods[uid], day) for uid in sorted(pods)], chunks.PODS)
+    for at_ms in range(day.start_ms, day.end_ms, HOUR_MS):
+        hour = Period(at_ms, at_ms + HOUR_MS)
+        if found := list(reader.use(hour)):
+            yield chunk("use", at_ms, chunks.USE.encoded(found))
+            yield chunk("pod_use", at_ms, chunks.POD_USE.encoded(list(reader.use_by_pod(hour))))
+    if gaps := list(reader.gaps(day)):
+        yield chunk("gap", 0, chunks.GAPS.encoded(gaps))
+    for sums in reader.day_sums(day):
+        yield chunk("sums", 0, chunks.encoded(sums))
+
+
+def _open(one: _R, day: Period) -> _R:
+    """Without an end after the day."""
+    return replace(one, end_ms=0) if one.end_ms > day.end_ms else one
+
+
+def _pod(pod: PodRecord, day: Period) -> PodRecord:
+    """As it was at the end of the day."""
+    if pod.started_ms > day.end_ms:
+        pod = replace(pod, started_ms=0)
+    return replace(pod, ended_ms=0, outcome="", code="", message="") if pod.ended_ms > day.end_ms else pod
+
+
+def _by_end(kind: chunks.Kind, records: Iterable[_E], form: chunks.Records[_E]) -> Iterator[Chunk]:
+    """By the hour in which they ended, so that chunks do not change once the hour is over."""
+    hours: dict[int, list[_E]] = defaultdict(list)
+    for one in records:
+        end_ms = one.ended_ms if isinstance(one, PodRecord) else one.end_ms
+        hours[end_ms - end_ms % HOUR_MS].append(one)
+    for at_ms, some in sorted(hours.items()):
+        yield chunk(kind, at_ms, form.encoded(some))
+
+
+def day_name(at_ms: int) -> str:
+    """`2026-11-05`."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
