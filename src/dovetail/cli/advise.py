@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
-from dovetail.cli.history_store import HistorySource, opened, reported, source_options
+from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_namespaces
 from dovetail.cli.price_options import book_of, price_options
@@ -45,8 +45,8 @@ def command(
     """Advise on the size of jobs, from how they used their GPUs: fewer, smaller, shared, or what keeps them waiting.
 
     JOB is [NAMESPACE/]NAME; without one, all jobs that held GPUs in the period. For one JOB all that was seen and
-    advised is shown. Asks the collector of the cluster, or reads a file with --store; no cluster is
-    changed.
+    advised is shown. Asks the collector of the cluster, or reads the history itself with --store or --prometheus; no
+    cluster is changed.
 
     Exit code 0, also if there is advice. 1: the history cannot be read, or a JOB held no GPU. 2: wrong usage.
     """
@@ -87,6 +87,6 @@ def _followed(record: str, source: HistorySource, question: AdviceQuestion) -> t
     from dovetail.cli.advise_record import followed
     from dovetail.historyserver.answers import uses_of
 
-    with reported(), opened(source.opened_file("--record")) as reader:
+    with source.opened("--record") as reader:
         period, uses = uses_of(reader, question)
         return followed(record, uses, reader, period.end_ms)

@@ -12,6 +12,7 @@ import click
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
 from dovetail.cli.price_options import price_options
+from dovetail.cli.quantities import DurationParam
 from dovetail.cli.scheduling import scheduler_name_option
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
@@ -71,6 +72,10 @@ _log = logging.getLogger("dovetail.collector")
     "--answers", "", "HOST:PORT for a process that answers history, report, cost, idle and advise through the API "
     'server; "" for none.',
 )  # fmt: skip
+@click.option(
+    "--publish-every", "publish_s", type=DurationParam(), default=None, metavar="DURATION",
+    help="Publish the history at /history for a Prometheus so often, as in 10m; default: never.",
+)  # fmt: skip
 @price_options
 @watchdog_option
 @log_options
@@ -87,6 +92,7 @@ def command(
     listen: str,
     answers: str,
     prices: PriceSources,
+    publish_s: float | None,
     watchdog_s: float,
     log_level: str,
     log_format: str,
@@ -103,10 +109,20 @@ def command(
 
     if days_by_day < days_by_hour:
         raise click.UsageError("--days-by-day must be at least --days-by-hour: days are made of hours that are dropped")
+    if publish_s and not listen:
+        raise click.UsageError("--publish-every needs --listen: a Prometheus reads the history there")
     start_log(log_level, log_format)
     retention = Retention(days_by_hour, days_by_day, days_of_records)
     options = CollectorOptions(
-        store, retention, scheduler_name, listen, write_s, agent_namespace, answers=answers, prices=prices
+        store,
+        retention,
+        scheduler_name,
+        listen,
+        write_s,
+        agent_namespace,
+        answers=answers,
+        prices=prices,
+        publish_s=publish_s or 0.0,
     )
     config = config_of(kubeconfig, context)
     try:

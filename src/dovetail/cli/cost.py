@@ -11,7 +11,6 @@ from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.cost_columns import COST
 from dovetail.cli.history_options import HistoryQuestion, asked_options
-from dovetail.cli.history_store import opened, reported
 from dovetail.cli.listing import ListForm, list_options
 from dovetail.cli.price_options import book_of, price_options
 
@@ -39,7 +38,8 @@ def command(
     """Show what the GPUs of a period cost, and for which team, user, job or model.
 
     All rows together are the bill: the price of each GPU for the time for which it was there. Asks the
-    collector of the cluster, which has its prices; with --store it reads a file, with the prices of the options.
+    collector of the cluster, which has its prices; with --store or --prometheus it reads the history itself, with
+    the prices of the options.
     """
     from dovetail.cli.cost_report import show, write_focus
     from dovetail.cost.costs import CostAnswer
@@ -51,7 +51,7 @@ def command(
     if form.output == _FOCUS:
         if source.own:
             raise click.UsageError(f"-o {_FOCUS} has the rows of all namespaces: leave out --namespace")
-        with reported(), opened(source.opened_file(f"-o {_FOCUS}")) as reader:
+        with source.opened(f"-o {_FOCUS}") as reader:
             book = book_of(prices)
             times, _, _ = times_of(reader, use, book, daily=True)
             write_focus(times, billing_account, book.currency)

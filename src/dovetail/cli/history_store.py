@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a command reads the history: from a file, or of the collector of the cluster."""
+"""Where a command reads the history: from a file, from a Prometheus, or of the collector of the cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,50 +14,82 @@ from msgspec import Struct
 
 from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.prometheus import access_of, authority_option, token_option
 
 if TYPE_CHECKING:
     from dovetail.cost.price_sources import PriceSources
+    from dovetail.history.prometheus.reader import PrometheusReader
     from dovetail.history.sqlite.reader import SqliteReader
+    from dovetail.history.store import HistoryReader
     from dovetail.historyserver.questions import HistoryAsked
     from dovetail.kube.api.config import ClusterConfig
+    from dovetail.kube.reading.prometheus_api import PrometheusAccess
 
 T = TypeVar("T")
 _NO_COLLECTOR = "the history of a cluster is answered where the GPUStack has spec.history.enabled; --store reads a file"
 
 
 class HistorySource(Struct, frozen=True):
-    """A file, or the collector of a cluster. `own`: as users of this namespace see it. `namespace` is asked for where
-    the asker may not see all; "" is that of the context."""
+    """A file, a Prometheus with `matchers`, or the collector of a cluster. `own`: as users of this namespace see it.
+    `namespace` is asked for where the asker may not see all; "" is that of the context."""
 
     store: Path | None
     config: ClusterConfig | None
     own: str = ""
     namespace: str = ""
+    prometheus: PrometheusAccess | None = None
+    matchers: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the collector is asked: answers are not worked out here."""
+        return self.store is None and self.prometheus is None
 
     @property
     def name(self) -> str:
+        if self.prometheus is not None:
+            return f"Prometheus at {self.prometheus.shown}"
         return str(self.store) if self.store is not None else "the history of the cluster"
 
-    def answer(self, question: HistoryAsked, kind: type[T], worked_out: Callable[[SqliteReader], T]) -> T:
-        """The answer: worked out from the file, or the collector's. Raises ClickException."""
-        if self.store is not None:
-            with reported(), opened(self.store) as reader:
-                return worked_out(reader)
-        return self._ask(question, kind)
+    def answer(self, question: HistoryAsked, kind: type[T], worked_out: Callable[[HistoryReader], T]) -> T:
+        """The answer: worked out here, or the collector's. Raises ClickException."""
+        if self.asks:
+            return self._ask(question, kind)
+        with self.opened("") as reader:
+            return worked_out(reader)
 
-    def opened_file(self, why: str) -> Path:
-        """The file, where only that will do. Raises UsageError."""
-        if self.store is None:
-            raise click.UsageError(f"{why} needs --store: it is worked out from the file of the history")
-        return self.store
+    @contextmanager
+    def opened(self, why: str) -> Iterator[HistoryReader]:
+        """The history, where it is worked out here. Raises ClickException, also for what goes wrong while it is read;
+        UsageError where the collector would be asked."""
+        from dovetail.history.store import StoreError
+
+        if self.asks:
+            raise click.UsageError(f"{why} needs --store or --prometheus: it is worked out from the history itself")
+        try:
+            with reported(), closing(self._reader()) as reader:
+                yield reader
+        except StoreError as error:
+            raise click.ClickException(str(error)) from error
+
+    def _reader(self) -> SqliteReader | PrometheusReader:
+        """Raises StoreError."""
+        from dovetail.history.prometheus.reader import PrometheusReader
+        from dovetail.history.sqlite.reader import SqliteReader
+
+        if self.prometheus is not None:
+            return PrometheusReader(self.prometheus, self.matchers)
+        assert self.store is not None
+        return SqliteReader(self.store)
 
     def check_prices(self, prices: PriceSources) -> None:
         """Raise UsageError for prices beside those of the collector."""
         from dovetail.cost.price_sources import PriceSources
 
-        if self.store is None and prices != PriceSources():
+        if self.asks and prices != PriceSources():
             raise click.UsageError(
-                "options of prices need --store: the collector has the prices of the cluster (spec.history.prices)"
+                "options of prices need --store or --prometheus: the collector has the prices of the cluster "
+                "(spec.history.prices)"
             )
 
     def _ask(self, question: HistoryAsked, kind: type[T]) -> T:
@@ -88,24 +120,56 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options; the command gets a `source` in their place."""
 
     @wraps(command)
-    def sourced(store: Path | None, kubeconfig: str | None, context: str | None, **rest: Any) -> None:
-        if store is not None:
-            for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
-                if value is not None:
-                    raise click.UsageError(f"--store and {option} both choose the history: use one of them")
-        try:
-            config = config_of(kubeconfig, context) if store is None else None
-        except click.ClickException as error:
-            raise click.ClickException(f"{error.message}; --store reads a file") from error
-        command(source=HistorySource(store, config), **rest)
+    def sourced(
+        store: Path | None, prometheus: str, token: str | None, authority: str | None, matchers: str,
+        kubeconfig: str | None, context: str | None, **rest: Any,
+    ) -> None:  # fmt: skip
+        chosen = {"--store": store, "--prometheus": prometheus, "--kubeconfig": kubeconfig, "--context": context}
+        first, *more = [option for option, value in chosen.items() if value] or [""]
+        if more and first in ("--store", "--prometheus"):
+            raise click.UsageError(f"{first} and {more[0]} both choose the history: use one of them")
+        if matchers and not prometheus:
+            raise click.UsageError("--prometheus-match goes with --prometheus")
+        config = None
+        if store is None and not prometheus:
+            try:
+                config = config_of(kubeconfig, context)
+            except click.ClickException as error:
+                raise click.ClickException(f"{error.message}; --store reads a file") from error
+        access = access_of(prometheus, token, authority) if prometheus else None
+        command(source=HistorySource(store, config, prometheus=access, matchers=matchers), **rest)
 
-    return _store_option(kubeconfig_options(sourced))
+    found: Callable[..., None] = kubeconfig_options(sourced)
+    for option in reversed(_OPTIONS):
+        found = option(found)
+    return found
 
 
-_store_option = click.option(
-    "--store", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Read the history from this file, which `dovetail collector` or `simulate --history` writes; without it the "
-    "collector of the cluster is asked.",
+def _matchers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Raises BadParameter."""
+    from dovetail.history.prometheus.reader import is_matchers
+
+    if value and not is_matchers(value):
+        raise click.BadParameter(f"""{value!r} is not matchers such as 'cluster="eu",job=~"dove.*"'""")
+    return value
+
+
+_OPTIONS = (
+    click.option(
+        "--store", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+        help="Read the history from this file, which `dovetail collector` or `simulate --history` writes; without it "
+        "the collector of the cluster is asked.",
+    ),
+    click.option(
+        "--prometheus", metavar="URL", default="",
+        help="Read the history from this Prometheus, which scrapes /history of a collector. Thanos and Mimir work too.",
+    ),
+    token_option,
+    authority_option,
+    click.option(
+        "--prometheus-match", "matchers", metavar="MATCHERS", default="", callback=_matchers,
+        help="Read only series with these labels, where several clusters are in it: cluster=\"eu\",job=\"dovetail\".",
+    ),
 )  # fmt: skip
 
 
@@ -121,19 +185,3 @@ def reported() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
     except QuestionError as error:
         raise click.UsageError(str(error)) from error
-
-
-@contextmanager
-def opened(store: Path) -> Iterator[SqliteReader]:
-    """The history in the file. Raises ClickException, also for what goes wrong while it is read."""
-    from dovetail.history.sqlite.reader import SqliteReader
-    from dovetail.history.store import StoreError
-
-    try:
-        reader = SqliteReader(store)
-        try:
-            yield reader
-        finally:
-            reader.close()
-    except StoreError as error:
-        raise click.ClickException(str(error)) from error

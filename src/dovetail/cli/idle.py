@@ -55,7 +55,8 @@ def command(
 ) -> None:  # fmt: skip
     """Show which pods hold GPUs and do not use them: since when, what it has cost, and what to do.
 
-    As of the end of the history. Asks the collector of the cluster, or reads a file with --store; no pod is changed.
+    As of the end of the history. Asks the collector of the cluster, or reads the history itself with --store or
+    --prometheus; no pod is changed.
 
     Exit code 1: the history cannot be read, or an event or the list cannot be delivered.
     """

@@ -19,7 +19,7 @@ def command(asked: HistoryQuestion, form: ListForm) -> None:
     """Show how the GPUs of a period were used: hours allocated, used, idle and free, jobs, and how long these waited.
 
     As sreport of Slurm, by team, user, model, day or another grouping. Asks the collector of the cluster; with --store
-    it reads a file, and needs no cluster.
+    or --prometheus it reads the history itself, and needs no cluster.
     """
     from dovetail.cli.cost_report import show_use
     from dovetail.cost.utilization import Utilization

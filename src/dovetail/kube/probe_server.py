@@ -24,7 +24,7 @@ _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 """What strangers send is nothing for the log."""
 
-Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Doors(web.Server):
@@ -47,8 +47,9 @@ class Doors(web.Server):
         if timer := self._open.pop(handler, None):
             timer.cancel()
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         answer = self._answers.get(request.path)
+        response: web.StreamResponse
         if answer is None:
             response = web.Response(status=404, text=f"there are {', '.join(self._answers)}\n")
         elif request.method not in ("GET", "HEAD"):

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from dovetail.history.collector.run import CollectorOptions, run
+from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.records import Gap, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import StoreError
@@ -23,6 +24,7 @@ from dovetail.playground import EXIT_CODE, RUN_SECONDS, Playground
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as schedule
 from tests.history.collector.ports import free_port
+from tests.history.prometheus.served import Scraped, scraped
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
@@ -94,8 +96,8 @@ async def playground() -> AsyncIterator[Playground]:
     await playground.stop()
 
 
-def collector(url: str, path: Path, listen: str = "") -> Any:
-    return run(ClusterConfig(url), CollectorOptions(path, listen=listen, write_s=0.1))
+def collector(url: str, path: Path, listen: str = "", publish_s: float = 0.0) -> Any:
+    return run(ClusterConfig(url), CollectorOptions(path, listen=listen, write_s=0.1, publish_s=publish_s))
 
 
 def scheduler(url: str) -> Any:
@@ -199,6 +201,31 @@ async def test_it_answers_probes_and_counts(playground: Playground, tmp_path: Pa
                     pass
                 await asyncio.sleep(0.05)
         assert await answer("/healthz") == (200, "ok\n")
+        assert await answer("/history") == (404, "the collector runs without --publish-every\n")
+
+
+async def test_it_publishes_what_a_prometheus_reads_back(playground: Playground, tmp_path: Path) -> None:
+    playground.put(node("gpu-1"))
+    port, path, prometheus = free_port(), tmp_path / "history.db", Scraped()
+    async with (
+        running(collector(playground.url, path, f"127.0.0.1:{port}", 0.05)),
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        while True:
+            try:
+                async with client.get("/history") as reply:
+                    if reply.status == 200:
+                        assert reply.content_type == "text/plain"
+                        prometheus.scrape(await reply.text())
+                        break
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+    with scraped(prometheus) as access:
+        reader = await asyncio.to_thread(PrometheusReader, access)
+        spans = await asyncio.to_thread(lambda: list(reader.spans(reader.known())))
+    assert {one.node for one in spans} == {"gpu-1"}
 
 
 @pytest.mark.plane

@@ -52,9 +52,7 @@ class Scraped:
         parts = _CHUNKS.fullmatch(expression)
         assert parts, expression
         names = parts[1].split("|")
-        return [
-            one for one in self._series("dovetail_history_part", parts[2] or "") if one["metric"]["chunk"] in names
-        ]
+        return [one for one in self._series("dovetail_history_part", parts[2] or "") if one["metric"]["chunk"] in names]
 
     def _series(self, metric: str, matchers: str) -> Iterator[Series]:
         wanted = dict(_LABEL.findall(matchers))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import Phase, given, settings

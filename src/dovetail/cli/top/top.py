@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
@@ -14,6 +13,7 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE
+from dovetail.cli.prometheus import access_of, authority_option, token_option
 from dovetail.cli.snapshots import facts_in, snapshot_option
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ _AGAIN_S = 1.5
 @click.option("--filter", "words", metavar="WORDS", default="", help="Only GPUs with all these words in a name.")
 @click.option("--prometheus", "url", metavar="URL", envvar="DOVETAIL_PROMETHEUS", default="",
               help="Read this Prometheus in place of the exporters.")  # fmt: skip
-@click.option("--prometheus-token", "token", type=click.Path(exists=True, dir_okay=False),
-              envvar="DOVETAIL_PROMETHEUS_TOKEN", help="File with the bearer token for it.")  # fmt: skip
-@click.option("--prometheus-ca", "authority", type=click.Path(exists=True, dir_okay=False),
-              envvar="DOVETAIL_PROMETHEUS_CA", help="File with the certificates of its authority.")  # fmt: skip
+@token_option
+@authority_option
 @snapshot_option
 @kubeconfig_options
 @answer_option
@@ -62,7 +60,6 @@ def command(
     from dovetail.cli.top.report import coloured
     from dovetail.cli.top.screen import Screen, started
     from dovetail.cli.top.sources import ExporterSource, PrometheusSource
-    from dovetail.kube.reading.prometheus_api import PrometheusAccess
     from dovetail.views.top import TopQuery, top
     from dovetail.views.top_rows import TopReading
 
@@ -72,9 +69,7 @@ def command(
         _print(top(reading, query), form, console)
         return
     if url:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise click.UsageError(f"--prometheus: {url!r} is no URL such as http://prometheus.monitoring:9090")
-        source: TopSource = PrometheusSource(PrometheusAccess(url, token or "", authority or ""))
+        source: TopSource = PrometheusSource(access_of(url, token, authority))
     else:
         source = ExporterSource(config_of(kubeconfig, context))
     if not form.whole and not once and console.is_terminal and sys.stdin.isatty():

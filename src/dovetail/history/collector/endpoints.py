@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/healthz, /readyz and /metrics of the collector.
+"""/healthz, /readyz, /metrics and /history of the collector.
 
 It is live while it makes passes, and before the first one. It is ready once the first lists are complete, and while
 batches are written.
@@ -8,6 +8,7 @@ batches are written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -17,14 +18,16 @@ from dovetail.history.collector.collector import Collector
 from dovetail.kube.api.reflector import Reflector
 from dovetail.kube.probe_server import Answer
 
-PATHS = ("/healthz", "/readyz", "/metrics")
+PATHS = ("/healthz", "/readyz", "/metrics", "/history")
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class CollectorEndpoints:
-    """Before `follow`, /readyz answers that the process waits for `awaited`."""
+    """Before `follow`, /readyz answers that the process waits for `awaited`. /history is the file `published`, if the
+    history is published."""
 
-    def __init__(self, awaited: str) -> None:
-        self._awaited = awaited
+    def __init__(self, awaited: str, published: Path | None = None) -> None:
+        self._awaited, self._published = awaited, published
         self._collector: Collector | None = None
         self._reflectors: tuple[Reflector[Any], ...] = ()
 
@@ -34,7 +37,7 @@ class CollectorEndpoints:
 
     def answers(self) -> Mapping[str, Answer]:
         """The handler of each path."""
-        return dict(zip(PATHS, (self._healthz, self._readyz, self._metrics), strict=True))
+        return dict(zip(PATHS, (self._healthz, self._readyz, self._metrics, self._history), strict=True))
 
     async def _healthz(self, _: web.BaseRequest) -> web.Response:
         stuck_s = self._collector.stuck_s if self._collector is not None else 0.0
@@ -53,3 +56,10 @@ class CollectorEndpoints:
 
     async def _metrics(self, _: web.BaseRequest) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _history(self, _: web.BaseRequest) -> web.StreamResponse:
+        if self._published is None:
+            return web.Response(status=404, text="the collector runs without --publish-every\n")
+        if not self._published.is_file():
+            return web.Response(status=503, text="nothing is published yet\n")
+        return web.FileResponse(self._published, headers={"Content-Type": _TEXT})

@@ -21,6 +21,10 @@ USE_FAULTS = Gauge("dovetail_history_agents_unread", "Nodes whose agent did not 
 USE_REFUSED = Gauge("dovetail_history_use_refused_records", "Records of use of GPUs or pods of other nodes")
 SERVER_UP = Gauge("dovetail_history_server_up", "1 while the process that answers questions runs")
 SERVER_ENDS = Counter("dovetail_history_server_ends_total", "Times that the process that answers questions ended")
+PUBLICATIONS = Counter("dovetail_history_publications_total", "Times that /history was made, or failed", ["result"])
+PUBLISHED = Gauge("dovetail_history_published_series", "Series at /history")
+PUBLISHED_BYTES = Gauge("dovetail_history_published_bytes", "The size of /history")
+PUBLISHED_UNTIL = Gauge("dovetail_history_published_until_seconds", "The end of /history, as epoch seconds")
 OWNER_ERRORS = Counter("dovetail_history_owner_errors_total", "Owners of pods that could not be read")
 
 

@@ -19,6 +19,8 @@ from dovetail.history.collector import metrics
 from dovetail.history.collector.agents import SELECTOR, AgentInstance, Agents
 from dovetail.history.collector.collector import Collector, Seeing
 from dovetail.history.collector.endpoints import CollectorEndpoints
+from dovetail.history.collector.publishing import publishing
+from dovetail.history.prometheus.publication import Publication
 from dovetail.history.sqlite.retention import Retention
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.kube import probe_server
@@ -40,7 +42,8 @@ class CollectorOptions(Struct, frozen=True):
     """The options of `dovetail collector`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `write_s`: what changed is written so often, in seconds. `agent_namespace` is where the agents run, which are asked
     for the use of GPUs every `use_s`; "" for no use. `answers` is HOST:PORT at which a process of its own answers
-    questions, "" for none; `prices` are passed on to it."""
+    questions, "" for none; `prices` are passed on to it. `publish_s`: for a Prometheus the history is published so
+    often, 0 for never."""
 
     store: Path
     retention: Retention = Retention()
@@ -51,6 +54,7 @@ class CollectorOptions(Struct, frozen=True):
     use_s: float = PERIOD_S
     answers: str = ""
     prices: Struct | None = None
+    publish_s: float = 0.0
 
 
 async def run(config: ClusterConfig, options: CollectorOptions) -> None:
@@ -77,6 +81,8 @@ async def run(config: ClusterConfig, options: CollectorOptions) -> None:
                     await informers.synced()
                     metrics.log.info("in step with the cluster, writing %s", options.store)
                     tasks.create_task(collector.run())
+                    if options.publish_s:
+                        tasks.create_task(publishing(Publication(options.store), options.publish_s))
                     if options.answers:
                         tasks.create_task(_answering(client, options).run())
                     if options.agent_namespace:
@@ -115,6 +121,7 @@ async def _listening(options: CollectorOptions, client: Client) -> AsyncIterator
     if not options.listen:
         yield None
         return
-    endpoints = CollectorEndpoints(f"the API server at {client.config.server}")
+    published = Publication.beside(options.store) if options.publish_s else None
+    endpoints = CollectorEndpoints(f"the API server at {client.config.server}", published)
     async with probe_server.opened(options.listen, endpoints.answers()):
         yield endpoints

@@ -70,11 +70,11 @@ class Chunk(Struct, frozen=True):
     of: ChunkName
     text: str
 
-    def lines(self) -> Iterator[str]:
-        """Its series, as Prometheus reads them."""
+    def lines(self, store: str) -> Iterator[str]:
+        """Its series in the history of this name, as Prometheus reads them."""
         for number, at in enumerate(range(0, len(self.text), PART_CHARACTERS)):
             data = self.text[at : at + PART_CHARACTERS]
-            yield f'{PART}{{chunk="{self.of.name}",part="{number}",data="{data}"}} 1\n'
+            yield f'{PART}{{store="{store}",chunk="{self.of.name}",part="{number}",data="{data}"}} 1\n'
 
 
 def header(metric: str) -> str:

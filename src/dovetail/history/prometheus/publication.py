@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.history.prometheus import chunks
-from dovetail.history.prometheus.chunks import Chunk, Day, chunk
+from dovetail.history.prometheus.chunks import Chunk, ChunkName, Day, chunk
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
@@ -47,11 +47,16 @@ class Publication:
     """The file beside a history. One thread at a time calls it."""
 
     def __init__(self, store: Path, kept_ms: int = KEPT_MS) -> None:
-        self.path = store.with_name(f"{store.name}.published")
+        self.path = self.beside(store)
         self._store, self._kept_ms = store, kept_ms
         self.name, self._until_ms = _first_line(self.path)
         """The name of the history in a Prometheus that has several, and the end of what was published before."""
         self._began_ms: int | None = None
+
+    @staticmethod
+    def beside(store: Path) -> Path:
+        """The file of this history."""
+        return store.with_name(f"{store.name}.published")
 
     def publish(self) -> Published:
         """Replace the file. Raises StoreError."""
@@ -68,7 +73,7 @@ class Publication:
             try:
                 with written.open("w", encoding="ascii") as file:
                     file.write(f"# store {self.name} until {known.end_ms}\n")
-                    series = write_days(file, self.name, reader, days)
+                    series = _write_days(file, self.name, reader, days)
                 size = written.stat().st_size
                 written.replace(self.path)
             except OSError as error:
@@ -86,11 +91,8 @@ def _first_line(path: Path) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (token_hex(8), 0)
 
 
-def write_days(
-    file: IO[str], name: str, reader: HistoryReader, days: Iterable[Period], line: Callable[[str], str] = str
-) -> int:
-    """Write the series of these days of a history, each as `line` makes it; returns their number. Raises StoreError and
-    OSError."""
+def _write_days(file: IO[str], name: str, reader: HistoryReader, days: Iterable[Period]) -> int:
+    """Write the series of these days of a history; returns their number. Raises StoreError and OSError."""
     known, series, lists = reader.known(), 0, []
     seen: set[str] = set()
     file.write(chunks.header(chunks.PART))
@@ -98,20 +100,25 @@ def write_days(
         named = []
         for one in day_chunks(reader, day):
             named.append(one.of)
-            series += _write(file, one, seen, line)
-        listed = chunk("day", day.start_ms, chunks.encoded(Day(known.start_ms, named)))
-        series += _write(file, listed, seen, line)
+            series += _write(file, name, one, seen)
+        listed = day_list(known, day, named)
+        series += _write(file, name, listed, seen)
         lists.append(chunks.day_line(name, day_name(day.start_ms), listed, known.end_ms))
     file.write(chunks.header(chunks.DAY))
-    file.writelines(map(line, lists))
+    file.writelines(lists)
     return series + len(lists)
 
 
-def _write(file: IO[str], one: Chunk, seen: set[str], line: Callable[[str], str]) -> int:
+def day_list(known: Period, day: Period, named: list[ChunkName]) -> Chunk:
+    """The chunk that lists those of a day."""
+    return chunk("day", day.start_ms, chunks.encoded(Day(known.start_ms, named)))
+
+
+def _write(file: IO[str], name: str, one: Chunk, seen: set[str]) -> int:
     if one.of.name in seen:
         return 0
     seen.add(one.of.name)
-    file.writelines(map(line, one.lines()))
+    file.writelines(one.lines(name))
     return one.of.parts
 
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same month from a Prometheus and from a file: how fast `cost --by team` is, and what a Prometheus has to hold.
+
+    python -m benchmarks.history_prometheus [--nodes 1000] [--days 30] [--runs 3] [--file FILE]
+
+The load is that of `benchmarks.history`, with the sums of its days. `--file` is a file that was written by it: it is
+used as it is, or made there. A real Prometheus (tools/prometheus) scrapes all of what is published of the first two and
+the last two days, and the sums of those between, which are what the questions need. Processes of their own ask.
+
+- published: of a day the series, their size as text, and the CPU time that it takes to make them.
+- cost: `dovetail cost --by team` of all that is known; `_file` from the file. Wall-clock time without the start of
+  Python, and the peak of memory. `rolling_cost` is that of a period that begins and ends in the middle of a day.
+- idle: `dovetail idle` at the end.
+
+Medians are shown. Answers are compared: from both they must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+from benchmarks.history import PRICES
+from dovetail.cost.cells import gpu_times
+from dovetail.cost.costs import costs
+from dovetail.cost.grouping import Grouping
+from dovetail.cost.price_rules import PriceBook
+from dovetail.history.idle import IdleRules, idleness
+from dovetail.history.prometheus import chunks
+from dovetail.history.prometheus.publication import day_chunks, day_list, day_name
+from dovetail.history.prometheus.reader import PrometheusReader
+from dovetail.history.records import DAY_MS, HOUR_MS, Period
+from dovetail.history.sqlite.reader import SqliteReader
+from dovetail.kube.reading.prometheus_api import PrometheusAccess
+from tools.prometheus.server import Prometheus
+
+STORE = "0123456789abcdef"
+Reader = SqliteReader | PrometheusReader
+
+
+def cost(reader: Reader, since_ms: int = 0) -> Any:
+    book, known = PriceBook([PRICES]), reader.known()
+    times = gpu_times(reader, Period(known.start_ms + since_ms, known.end_ms - since_ms // 2), book, by="team")
+    return costs(times, Grouping("team"), "separate", book.currency)
+
+
+QUESTIONS: dict[str, Callable[[Reader], Any]] = {
+    "cost": cost,
+    "rolling_cost": lambda reader: cost(reader, 13 * HOUR_MS),
+    "idle": lambda reader: idleness(reader, IdleRules()),
+}
+
+
+def ask(options: argparse.Namespace) -> dict[str, Any]:
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    url = options.url
+    with closing(PrometheusReader(PrometheusAccess(url)) if url else SqliteReader(options.file)) as reader:
+        found = QUESTIONS[options.step](reader)
+    name = options.step if url else f"{options.step}_file"
+    return {
+        f"{name}_s": time.monotonic() - began_s,
+        f"{name}_cpu_s": time.process_time() - cpu_s,
+        f"{name}_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "answer": repr(found),
+    }
+
+
+def export(options: argparse.Namespace) -> dict[str, Any]:
+    """What is published of each day, as text."""
+    figures: dict[str, Any] = defaultdict(list)
+    seen: set[str] = set()
+    lists = []
+    with closing(SqliteReader(options.file)) as reader, Path(options.text).open("w", encoding="ascii") as text:
+        known = reader.known()
+        starts = range(known.start_ms // DAY_MS * DAY_MS, known.end_ms, DAY_MS)
+        for day in (Period(at_ms, at_ms + DAY_MS) for at_ms in starts):
+            began_s = time.process_time()
+            made = list(day_chunks(reader, day))
+            listed = day_list(known, day, [one.of for one in made])
+            figures["published_day_cpu_s"].append(time.process_time() - began_s)
+            lines = [line for one in made for line in one.lines(STORE)]
+            figures["published_day_series"].append(len(lines))
+            figures["published_day_mib"].append(sum(map(len, lines)) / 2**20)
+            whole = day.start_ms in (*starts[:2], *starts[-2:])
+            for one in (*made, listed):
+                if (whole or one.of.kind in ("sums", "day")) and one.of.name not in seen:
+                    seen.add(one.of.name)
+                    text.writelines(one.lines(STORE))
+            lists.append(chunks.day_line(STORE, day_name(day.start_ms), listed, known.end_ms))
+        text.writelines(lists)
+    figures = {name: statistics.median(values) for name, values in figures.items()}
+    return figures | {"published_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+class Published(SimpleHTTPRequestHandler):
+    """Serves a folder."""
+
+    extensions_map: ClassVar = {"": "text/plain; version=0.0.4"}
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[int]:
+    """The port at which its files are."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Published, directory=str(folder)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+
+
+def run(step: str, *arguments: str) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "benchmarks.history_prometheus", "--step", step, *arguments]
+    found: dict[str, Any] = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
+    return found
+
+
+def write(file: Path, options: argparse.Namespace) -> None:
+    for step in ("write", "sums"):
+        argv = [sys.executable, "-m", "benchmarks.history", f"--nodes={options.nodes}", f"--days={options.days}"]
+        subprocess.run([*argv, "--apart=900", f"--step={step}", f"--file={file}"], stdout=subprocess.PIPE, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    parser.add_argument("--step", choices=["export", *QUESTIONS], help=argparse.SUPPRESS)
+    parser.add_argument("--url", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--text", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        gc.disable()  # as the commands do
+        print(json.dumps(export(options) if options.step == "export" else ask(options)))
+        return
+    results: dict[str, list[Any]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        file, text = options.file or Path(folder, "history.db"), Path(folder, "history")
+        if not file.exists():
+            write(file, options)
+        figures = run("export", f"--file={file}", f"--text={text}")
+        with served(Path(folder)) as port:
+            scrape: dict[str, Any] = {"job_name": "collector", "metrics_path": "/history", "scrape_interval": "5m"}
+            scrape |= {"scrape_timeout": "5m", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+            with Prometheus(config={"scrape_configs": [scrape]}) as prometheus:
+                prometheus.await_(lambda server: server.query(chunks.DAY), 400, "the scrape")
+                for question in [*QUESTIONS] * options.runs:
+                    answers = [run(question, f"--url={prometheus.url}"), run(question, f"--file={file}")]
+                    assert answers[0].pop("answer") == answers[1].pop("answer"), question
+                    for found in answers:
+                        for name, value in found.items():
+                            results[name].append(value)
+                status = Path(f"/proc/{prometheus.pid}/status").read_text()
+                figures["prometheus_mib"] = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+    figures |= {name: statistics.median(values) for name, values in results.items()}
+    if options.output == "json":
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:24} {value:12,.2f}")
+
+
+if __name__ == "__main__":
+    main()
