@@ -3,9 +3,10 @@
 
     python -m benchmarks.history_prometheus [--nodes 1000] [--days 30] [--runs 3] [--file FILE]
 
-The load is that of `benchmarks.history`, with the sums of its days. `--file` is a file that was written by it: it is
-used as it is, or made there. A real Prometheus (tools/prometheus) scrapes all of what is published of the first two and
-the last two days, and the sums of those between, which are what the questions need. Processes of their own ask.
+The load is that of `benchmarks.history`, by hours, with the sums of its days. A real Prometheus (tools/prometheus)
+scrapes all of what is published of the first two and the last two days, and the sums of those between, which are what
+the questions need; of these days alone there is use. `--file` keeps the file for further runs. Processes of their own
+ask.
 
 - published: of a day the series, their size as text, and the CPU time that it takes to make them.
 - cost: `dovetail cost --by team` of all that is known; `_file` from the file. Wall-clock time without the start of
@@ -35,7 +36,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
 
-from benchmarks.history import PRICES
+from msgspec.structs import replace
+
+from benchmarks.history import PRICES, START_MS, Progress, load, used
 from dovetail.cost.cells import gpu_times
 from dovetail.cost.costs import costs
 from dovetail.cost.grouping import Grouping
@@ -46,6 +49,7 @@ from dovetail.history.prometheus.publication import day_chunks, day_list, day_na
 from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.records import DAY_MS, HOUR_MS, Period
 from dovetail.history.sqlite.reader import SqliteReader
+from dovetail.history.sqlite.store import SqliteStore
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from tools.prometheus.server import Prometheus
 
@@ -92,11 +96,13 @@ def export(options: argparse.Namespace) -> dict[str, Any]:
             began_s = time.process_time()
             made = list(day_chunks(reader, day))
             listed = day_list(known, day, [one.of for one in made])
-            figures["published_day_cpu_s"].append(time.process_time() - began_s)
-            lines = [line for one in made for line in one.lines(STORE)]
-            figures["published_day_series"].append(len(lines))
-            figures["published_day_mib"].append(sum(map(len, lines)) / 2**20)
+            cpu_s = time.process_time() - began_s
             whole = day.start_ms in (*starts[:2], *starts[-2:])
+            if whole:
+                lines = [line for one in made for line in one.lines(STORE)]
+                figures["published_day_cpu_s"].append(cpu_s)
+                figures["published_day_series"].append(len(lines))
+                figures["published_day_mib"].append(sum(map(len, lines)) / 2**20)
             for one in (*made, listed):
                 if (whole or one.of.kind in ("sums", "day")) and one.of.name not in seen:
                     seen.add(one.of.name)
@@ -134,9 +140,16 @@ def run(step: str, *arguments: str) -> dict[str, Any]:
 
 
 def write(file: Path, options: argparse.Namespace) -> None:
-    for step in ("write", "sums"):
-        argv = [sys.executable, "-m", "benchmarks.history", f"--nodes={options.nodes}", f"--days={options.days}"]
-        subprocess.run([*argv, "--apart=900", f"--step={step}", f"--file={file}"], stdout=subprocess.PIPE, check=True)
+    """The load by hours; use alone of the days of which the questions need it."""
+    progress, days = Progress(load(options.nodes, options.days)), range(START_MS // DAY_MS, START_MS // DAY_MS + 32)
+    with closing(SqliteStore(file)) as store:
+        end_ms = START_MS + options.days * DAY_MS
+        needed = (*days[:2], *days[options.days - 1 : options.days + 1])
+        for hour_ms in range(START_MS, end_ms, HOUR_MS):
+            batch, held = progress.until(hour_ms + HOUR_MS)
+            store.write(replace(batch, use=used(held, hour_ms, HOUR_MS) if hour_ms // DAY_MS in needed else ()))
+        while store.retain(end_ms):
+            pass
 
 
 def main() -> None:

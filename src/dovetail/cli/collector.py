@@ -76,6 +76,10 @@ _log = logging.getLogger("dovetail.collector")
     "--publish-every", "publish_s", type=DurationParam(), default=None, metavar="DURATION",
     help="Publish the history at /history for a Prometheus so often, as in 10m; default: never.",
 )  # fmt: skip
+@click.option(
+    "--publish-token", "token", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="File with the bearer token that requests for /history need: it has the names of all namespaces.",
+)  # fmt: skip
 @price_options
 @watchdog_option
 @log_options
@@ -93,6 +97,7 @@ def command(
     answers: str,
     prices: PriceSources,
     publish_s: float | None,
+    token: Path | None,
     watchdog_s: float,
     log_level: str,
     log_format: str,
@@ -111,6 +116,7 @@ def command(
         raise click.UsageError("--days-by-day must be at least --days-by-hour: days are made of hours that are dropped")
     if publish_s and not listen:
         raise click.UsageError("--publish-every needs --listen: a Prometheus reads the history there")
+    _check_token(publish_s, token)
     start_log(log_level, log_format)
     retention = Retention(days_by_hour, days_by_day, days_of_records)
     options = CollectorOptions(
@@ -123,6 +129,7 @@ def command(
         answers=answers,
         prices=prices,
         publish_s=publish_s or 0.0,
+        token=token,
     )
     config = config_of(kubeconfig, context)
     try:
@@ -131,3 +138,19 @@ def command(
         raise click.ClickException(str(first_of(errors))) from None
     except* (KubeError, OSError) as errors:
         raise click.ClickException(f"{config.server}: {first_of(errors)}") from None
+
+
+def _check_token(publish_s: float | None, token: Path | None) -> None:
+    """Raises UsageError where the history would be published to nobody."""
+    from dovetail.history.collector.endpoints import SHORTEST_TOKEN
+
+    if publish_s is None:
+        return
+    if token is None:
+        raise click.UsageError("--publish-every needs --publish-token: the history has the names of all namespaces")
+    try:
+        length = len(token.read_bytes().strip())
+    except OSError as error:
+        raise click.UsageError(f"--publish-token: {token} cannot be read: {error.strerror}") from error
+    if length < SHORTEST_TOKEN:
+        raise click.UsageError(f"--publish-token: {token} has {length} characters: use {SHORTEST_TOKEN} at least")

@@ -30,6 +30,7 @@ from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
 
 ALWAYS = Period(0, 2**50)
+TOKEN = "0123456789abcdef"
 AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 
 
@@ -97,7 +98,9 @@ async def playground() -> AsyncIterator[Playground]:
 
 
 def collector(url: str, path: Path, listen: str = "", publish_s: float = 0.0) -> Any:
-    return run(ClusterConfig(url), CollectorOptions(path, listen=listen, write_s=0.1, publish_s=publish_s))
+    token = path.with_name("token")
+    token.write_text(f"{TOKEN}\n")
+    return run(ClusterConfig(url), CollectorOptions(path, listen=listen, write_s=0.1, publish_s=publish_s, token=token))
 
 
 def scheduler(url: str) -> Any:
@@ -214,7 +217,7 @@ async def test_it_publishes_what_a_prometheus_reads_back(playground: Playground,
     ):
         while True:
             try:
-                async with client.get("/history") as reply:
+                async with client.get("/history", headers={"Authorization": f"Bearer {TOKEN}"}) as reply:
                     if reply.status == 200:
                         assert reply.content_type == "text/plain"
                         prometheus.scrape(await reply.text())
@@ -222,6 +225,13 @@ async def test_it_publishes_what_a_prometheus_reads_back(playground: Playground,
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(0.05)
+        for wrong in ("", "Bearer ", f"Bearer {TOKEN[1:]}", TOKEN, "Bearer é"):
+            async with client.get("/history", headers={"Authorization": wrong}) as reply:
+                assert reply.status == 401
+        (tmp_path / "token").write_text("")
+        for none in ("", "Bearer "):
+            async with client.get("/history", headers={"Authorization": none}) as reply:
+                assert reply.status == 401
     with scraped(prometheus) as access:
         reader = await asyncio.to_thread(PrometheusReader, access)
         spans = await asyncio.to_thread(lambda: list(reader.spans(reader.known())))

@@ -39,12 +39,14 @@ COMMANDS = (
 
 
 @contextmanager
-def listening(published: Path) -> Iterator[int]:
+def listening(published: Path, token: Path) -> Iterator[int]:
     """The port of the endpoint of a collector."""
     loop, began, ports = asyncio.new_event_loop(), threading.Event(), []
 
     async def serve() -> None:
-        async with probe_server.opened("127.0.0.1:0", CollectorEndpoints("nothing", published).answers()) as port:
+        async with probe_server.opened(
+            "127.0.0.1:0", CollectorEndpoints("nothing", published, token).answers()
+        ) as port:
             ports.append(port)
             began.set()
             await end.wait()
@@ -77,8 +79,11 @@ def test_the_commands_print_the_same_from_a_prometheus(
         file.write(HistoryBatch(file.known().end_ms, pods=pods))
     publication = Publication(store, kept_ms=100 * DAY_MS)
     published = publication.publish()
-    with listening(publication.path) as port:
+    token = tmp_path / "token"
+    token.write_text("a token of a scrape")
+    with listening(publication.path, token) as port:
         scrape: dict[str, Any] = {"job_name": "collector", "metrics_path": "/history"}
+        scrape |= {"authorization": {"credentials_file": str(token)}}
         scrape |= {"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
         prometheus = prometheus_factory(config={"scrape_configs": [scrape]})
         series = 'count({__name__=~"dovetail_history_day|dovetail_history_part"})'

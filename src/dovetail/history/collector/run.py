@@ -43,7 +43,7 @@ class CollectorOptions(Struct, frozen=True):
     `write_s`: what changed is written so often, in seconds. `agent_namespace` is where the agents run, which are asked
     for the use of GPUs every `use_s`; "" for no use. `answers` is HOST:PORT at which a process of its own answers
     questions, "" for none; `prices` are passed on to it. `publish_s`: for a Prometheus the history is published so
-    often, 0 for never."""
+    often, 0 for never, for requests with the token in the file `token`."""
 
     store: Path
     retention: Retention = Retention()
@@ -55,6 +55,7 @@ class CollectorOptions(Struct, frozen=True):
     answers: str = ""
     prices: Struct | None = None
     publish_s: float = 0.0
+    token: Path | None = None
 
 
 async def run(config: ClusterConfig, options: CollectorOptions) -> None:
@@ -122,6 +123,6 @@ async def _listening(options: CollectorOptions, client: Client) -> AsyncIterator
         yield None
         return
     published = Publication.beside(options.store) if options.publish_s else None
-    endpoints = CollectorEndpoints(f"the API server at {client.config.server}", published)
+    endpoints = CollectorEndpoints(f"the API server at {client.config.server}", published, options.token)
     async with probe_server.opened(options.listen, endpoints.answers()):
         yield endpoints
