@@ -122,7 +122,7 @@ def _name(packed: bytes) -> str:
     return blake2b(packed, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-class Records(Generic[T]):
+class RecordColumns(Generic[T]):
     """Records of one type as bytes: column by column, which compresses well, and is checked when it is read."""
 
     def __init__(self, kind: type[T]) -> None:
@@ -144,8 +144,8 @@ class Records(Generic[T]):
             raise ChunkError(f"it is of another version than this program ({error})") from error
 
 
-SPANS, HOLDS, PODS = Records(GpuSpan), Records(GpuHold), Records(PodRecord)
-USE, POD_USE, GAPS = Records(UseHour), Records(UseSum), Records(Gap)
+SPANS, HOLDS, PODS = RecordColumns(GpuSpan), RecordColumns(GpuHold), RecordColumns(PodRecord)
+USE, POD_USE, GAPS = RecordColumns(UseHour), RecordColumns(UseSum), RecordColumns(Gap)
 
 
 def decoded(blob: bytes, kind: type[T]) -> T:

@@ -153,7 +153,7 @@ def _pod(pod: PodRecord, day: Period) -> PodRecord:
     return replace(pod, ended_ms=0, outcome="", code="", message="") if pod.ended_ms > day.end_ms else pod
 
 
-def _by_end(kind: chunks.Kind, records: Iterable[_E], form: chunks.Records[_E]) -> Iterator[Chunk]:
+def _by_end(kind: chunks.Kind, records: Iterable[_E], form: chunks.RecordColumns[_E]) -> Iterator[Chunk]:
     """By the hour in which they ended, so that chunks do not change once the hour is over."""
     hours: dict[int, list[_E]] = defaultdict(list)
     for one in records:

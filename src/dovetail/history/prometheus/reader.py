@@ -28,11 +28,11 @@ from msgspec.json import Decoder
 
 from dovetail.history.day_sums import DaySums
 from dovetail.history.prometheus import chunks
-from dovetail.history.prometheus.chunks import ChunkError, ChunkName, Day, Kind, Records
+from dovetail.history.prometheus.chunks import ChunkError, ChunkName, Day, Kind, RecordColumns
 from dovetail.history.prometheus.publication import day_name
 from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour, UseSum
 from dovetail.history.store import StoreError
-from dovetail.kube.reading.prometheus_api import Answer, PrometheusAccess, PrometheusApi, PrometheusError
+from dovetail.kube.reading.prometheus_api import PrometheusAccess, PrometheusAnswer, PrometheusApi, PrometheusError
 
 _LOOK_BACK_DAYS = 400
 _PARTS_AT_ONCE = 8_000
@@ -75,7 +75,7 @@ class _PartValue(Struct, frozen=True):
     metric: _PartSeries
 
 
-_DAYS, _PARTS = Decoder(Answer[_DayValue]), Decoder(Answer[_PartValue])
+_DAYS, _PARTS = Decoder(PrometheusAnswer[_DayValue]), Decoder(PrometheusAnswer[_PartValue])
 
 
 def is_matchers(text: str) -> bool:
@@ -164,17 +164,17 @@ class PrometheusReader:
             one for _, one in sorted(found.items()) if one.start_ms < period.end_ms and one.end_ms > period.start_ms
         )
 
-    def _of_days(self, period: Period, kind: Kind, form: Records[T], key: Callable[[T], Any]) -> dict[Any, T]:
+    def _of_days(self, period: Period, kind: Kind, form: RecordColumns[T], key: Callable[[T], Any]) -> dict[Any, T]:
         """The records of the days of a period."""
         return self._merged(self._within(period), kind, form, key)
 
-    def _merged(self, days: Iterable[int], kind: Kind, form: Records[T], key: Callable[[T], Any]) -> dict[Any, T]:
+    def _merged(self, days: Iterable[int], kind: Kind, form: RecordColumns[T], key: Callable[[T], Any]) -> dict[Any, T]:
         """The records of these days, by their key; that of the last day counts."""
         names = [name for name in self._named(days) if name.kind == kind]
         self._read_all(names, form.decoded)
         return {key(one): one for name in names for one in self._read[name.name]}
 
-    def _of_hours(self, period: Period, kind: Kind, form: Records[T]) -> list[tuple[int, list[T]]]:
+    def _of_hours(self, period: Period, kind: Kind, form: RecordColumns[T]) -> list[tuple[int, list[T]]]:
         """The records by the hour at which they begin, of hours that touch the period."""
         first_ms = period.start_ms - HOUR_MS
         names = [
@@ -276,7 +276,7 @@ class PrometheusReader:
         matchers = ",".join(filter(None, (matcher, self._matchers)))
         return f"last_over_time({metric}{{{matchers}}}[{since_ms // 1000 + 3600}s])"
 
-    def _ask(self, expression: str, decoder: Decoder[Answer[S]]) -> tuple[S, ...]:
+    def _ask(self, expression: str, decoder: Decoder[PrometheusAnswer[S]]) -> tuple[S, ...]:
         async def asked() -> tuple[S, ...]:
             async with PrometheusApi(self._access, timeout_s=self._timeout_s) as api:
                 return await api.query(expression, api.headers(), decoder, whole=True)

@@ -26,7 +26,7 @@ from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.exposition import SeriesValues, has_data
 from dovetail.kube.reading.gpu_exporters import NodeSamples, Readings
 from dovetail.kube.reading.gpu_samples import DeviceSample, devices_of
-from dovetail.kube.reading.prometheus_api import TIMEOUT_S, Answer, PrometheusAccess, PrometheusApi
+from dovetail.kube.reading.prometheus_api import TIMEOUT_S, PrometheusAccess, PrometheusAnswer, PrometheusApi
 
 WINDOW_S, STEP_S = 60, 15
 _CONSTANT_S = 60.0
@@ -107,7 +107,7 @@ class _Value(Struct, frozen=True):
     values: tuple[tuple[float, str], ...] = ()
 
 
-_NAMED, _BY_DEVICE = Decoder(Answer[_Named]), Decoder(Answer[_Value])
+_NAMED, _BY_DEVICE = Decoder(PrometheusAnswer[_Named]), Decoder(PrometheusAnswer[_Value])
 
 
 class Prometheus:

@@ -47,15 +47,15 @@ class PrometheusAccess(Struct, frozen=True):
         return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
 
 
-class Data(Struct, Generic[S], frozen=True):
+class PrometheusData(Struct, Generic[S], frozen=True):
     result: tuple[S, ...] = ()
 
 
-class Answer(Struct, Generic[S], frozen=True):
+class PrometheusAnswer(Struct, Generic[S], frozen=True):
     """An answer with series of one form. `warnings`: the server has left something out."""
 
     status: str = ""
-    data: Data[S] = Data()
+    data: PrometheusData[S] = PrometheusData()
     error: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -96,7 +96,7 @@ class PrometheusApi:
             raise PrometheusError(f"{self._access.token_file}: no token: {error}") from error
 
     async def query(
-        self, expression: str, headers: Mapping[str, str], decoder: Decoder[Answer[S]], whole: bool = False
+        self, expression: str, headers: Mapping[str, str], decoder: Decoder[PrometheusAnswer[S]], whole: bool = False
     ) -> tuple[S, ...]:
         """The series of an expression; with `whole` an answer that the server itself warns of is refused. Raises
         PrometheusError."""
