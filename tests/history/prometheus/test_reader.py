@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -54,7 +54,7 @@ def sensible(pod: PodRecord) -> PodRecord:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@settings(max_examples=30)
 @given(histories(), PERIODS, st.sampled_from(BYS))
 def test_all_answers_are_those_of_the_file(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[HistoryBatch, int]], period: Period, by: str
