@@ -34,7 +34,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -116,7 +116,8 @@ def export(options: argparse.Namespace) -> dict[str, Any]:
 class Published(SimpleHTTPRequestHandler):
     """Serves a folder."""
 
-    extensions_map: ClassVar = {"": "text/plain; version=0.0.4"}
+    def guess_type(self, path: object) -> str:
+        return "text/plain; version=0.0.4"
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -60,7 +60,8 @@ def command(
 
     Nodes are to be returned only where all that pods held and waited for in the period, replayed, fits on the others;
     they are to be rented where jobs lacked their GPUs often enough. Asks the collector of the cluster, which answers
-    users that may see all namespaces; with --store it reads a file. Nothing is changed.
+    users that may see all namespaces; with --store or --prometheus it reads the history itself.
+    Nothing is changed.
 
     Exit code 0, also if there is advice. 1: the history cannot be read. 2: wrong usage.
     """

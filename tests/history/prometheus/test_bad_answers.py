@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Prometheus answers wrongly, lacks, or has too much of is an error that says what to do, or harmless."""
+"""What a Prometheus answers wrongly, lacks, or has too much of is an error with what to do, or harmless."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_part_that_is_missing_or_changed_is_noticed(published: str) -> None:
         assert "a part is missing or was changed" in fault(prometheus)
 
 
-def test_without_a_collector_it_says_what_to_scrape() -> None:
+def test_without_a_collector_it_names_what_to_scrape() -> None:
     assert "let it scrape /history of a collector" in fault(Scraped())
     assert 'with cluster="eu"' in fault(Scraped(), 'cluster="eu"')
 

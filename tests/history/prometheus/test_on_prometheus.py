@@ -35,6 +35,7 @@ COMMANDS = (
     "idle",
     "history --since 30d",
     "advise",
+    "capacity --period 2026-11",
 )
 
 
