@@ -175,8 +175,8 @@ def main() -> None:
             write(file, options)
         figures = run("export", f"--file={file}", f"--text={text}")
         with served(Path(folder)) as port:
-            scrape: dict[str, Any] = {"job_name": "collector", "metrics_path": "/history", "scrape_interval": "5m"}
-            scrape |= {"scrape_timeout": "5m", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+            scrape: dict[str, Any] = {"job_name": "collector", "metrics_path": "/history", "scrape_interval": "1m"}
+            scrape |= {"scrape_timeout": "1m", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
             with Prometheus(config={"scrape_configs": [scrape]}) as prometheus:
                 prometheus.await_(lambda server: server.query(chunks.DAY), 400, "the scrape")
                 for question in [*QUESTIONS] * options.runs:

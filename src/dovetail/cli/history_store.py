@@ -162,7 +162,7 @@ _OPTIONS = (
     ),
     click.option(
         "--prometheus", metavar="URL", default="",
-        help="Read the history from this Prometheus, which scrapes /history of a collector. Thanos and Mimir work too.",
+        help="Read the history from this Prometheus, or a server with its API, which scrapes /history of a collector.",
     ),
     token_option,
     authority_option,
