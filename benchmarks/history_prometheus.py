@@ -140,10 +140,10 @@ def run(step: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def write(file: Path, options: argparse.Namespace) -> None:
+def write(options: argparse.Namespace) -> dict[str, Any]:
     """The load by hours; use alone of the days of which the questions need it."""
     progress, days = Progress(load(options.nodes, options.days)), range(START_MS // DAY_MS, START_MS // DAY_MS + 32)
-    with closing(SqliteStore(file)) as store:
+    with closing(SqliteStore(options.file)) as store:
         end_ms = START_MS + options.days * DAY_MS
         needed = (*days[:2], *days[options.days - 1 : options.days + 1])
         for hour_ms in range(START_MS, end_ms, HOUR_MS):
@@ -151,6 +151,10 @@ def write(file: Path, options: argparse.Namespace) -> None:
             store.write(replace(batch, use=used(held, hour_ms, HOUR_MS) if hour_ms // DAY_MS in needed else ()))
         while store.retain(end_ms):
             pass
+    return {}
+
+
+STEPS = {"write": write, "export": export}
 
 
 def main() -> None:
@@ -160,19 +164,19 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--file", type=Path)
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
-    parser.add_argument("--step", choices=["export", *QUESTIONS], help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=[*STEPS, *QUESTIONS], help=argparse.SUPPRESS)
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
     parser.add_argument("--text", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
         gc.disable()  # as the commands do
-        print(json.dumps(export(options) if options.step == "export" else ask(options)))
+        print(json.dumps(STEPS.get(options.step, ask)(options)))
         return
     results: dict[str, list[Any]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         file, text = options.file or Path(folder, "history.db"), Path(folder, "history")
         if not file.exists():
-            write(file, options)
+            run("write", f"--nodes={options.nodes}", f"--days={options.days}", f"--file={file}")
         figures = run("export", f"--file={file}", f"--text={text}")
         with served(Path(folder)) as port:
             scrape: dict[str, Any] = {"job_name": "collector", "metrics_path": "/history", "scrape_interval": "1m"}
