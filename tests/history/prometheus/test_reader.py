@@ -21,7 +21,7 @@ from dovetail.history.job_use import job_uses
 from dovetail.history.jobs import past_jobs
 from dovetail.history.prometheus.publication import Publication
 from dovetail.history.prometheus.reader import PrometheusReader
-from dovetail.history.records import DAY_MS, HOUR_MS, HistoryBatch, Outcome, Period, PodRecord
+from dovetail.history.records import DAY_MS, HOUR_MS, GpuSpan, HistoryBatch, Outcome, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.history.store import HistoryReader
@@ -81,3 +81,15 @@ def test_all_answers_are_those_of_the_file(
         assert list(found.gaps(period)) == list(file.gaps(period))
         for one in (found, file):
             one.close()
+
+
+def test_a_record_without_length_at_midnight_is_there(tmp_path: Path) -> None:
+    path, prometheus = tmp_path / "history.db", Scraped()
+    span = GpuSpan("a", "n1", 0, 1, "L4", "healthy", DAY_MS, DAY_MS)
+    with closing(SqliteStore(path)) as store:
+        store.write(HistoryBatch(2 * DAY_MS, [replace(span, start_ms=0), span]))
+    publication = Publication(path)
+    publication.publish()
+    prometheus.scrape(publication.path.read_text())
+    with scraped(prometheus) as access:
+        assert list(PrometheusReader(access).spans(Period(0, 2 * DAY_MS))) == [replace(span, start_ms=0), span]

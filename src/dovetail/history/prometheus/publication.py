@@ -124,9 +124,11 @@ def _write(file: IO[str], name: str, one: Chunk, seen: set[str]) -> int:
 
 def day_chunks(reader: HistoryReader, day: Period) -> Iterator[Chunk]:
     """All of a day. Raises StoreError."""
-    spans, holds = list(reader.spans(day)), list(reader.holds(day))
+    # A record without length at the start of the day touches no other period.
+    there = Period(day.start_ms - 1, day.end_ms)
+    spans, holds = list(reader.spans(there)), list(reader.holds(there))
     pods = {pod.uid: pod for pod in reader.pods_of({hold.pod_uid for hold in holds})}
-    pods |= {pod.uid: pod for pod in reader.pods(day)}
+    pods |= {pod.uid: pod for pod in reader.pods(there)}
     yield from _by_end("span", [_open(one, day) for one in spans], chunks.SPANS)
     yield from _by_end("hold", [_open(one, day) for one in holds], chunks.HOLDS)
     yield from _by_end("pod", [_pod(pods[uid], day) for uid in sorted(pods)], chunks.PODS)
@@ -135,7 +137,7 @@ def day_chunks(reader: HistoryReader, day: Period) -> Iterator[Chunk]:
         if found := list(reader.use(hour)):
             yield chunk("use", at_ms, chunks.USE.encoded(found))
             yield chunk("pod_use", at_ms, chunks.POD_USE.encoded(list(reader.use_by_pod(hour))))
-    if gaps := list(reader.gaps(day)):
+    if gaps := list(reader.gaps(there)):
         yield chunk("gap", 0, chunks.GAPS.encoded(gaps))
     for sums in reader.day_sums(day):
         yield chunk("sums", 0, chunks.encoded(sums))
