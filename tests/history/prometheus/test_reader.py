@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
