@@ -292,7 +292,7 @@ def test_annotations_without_a_prefix_are_kai_s_only_on_its_pods() -> None:
 def test_yunikorn() -> None:
     found = read("yunikorn")
     assert found.minimums == {"gang.dovetail.dev/default/app1": 3}
-    assert {(pod.queue, pod.gang) for pod in found.pods.values()} == {("team", "gang.dovetail.dev/default/app1")}
+    assert {(pod.queue, pod.gang) for pod in found.pods.values()} == {("ml.team", "gang.dovetail.dev/default/app1")}
 
 
 def test_claims() -> None:
@@ -392,3 +392,82 @@ def test_an_unknown_field_is_reported_if_the_spec_is_rewritten(version: str, kin
     assert "spec.newer" in left(found)
     made, *_ = values(found.text)
     assert made["apiVersion"] != version and "status" not in made and "newer" not in made["spec"]
+
+
+def test_yunikorn_queues_of_one_leaf_name_stay_two() -> None:
+    def job(name: str, queue: str) -> str:
+        pod = (
+            f"{{metadata: {{labels: {{queue: {queue}}}}}, spec: {{schedulerName: yunikorn, containers: [], "
+            "restartPolicy: Never}}"
+        )
+        return f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  template: {pod}\n"
+
+    found = migrated(f"{job('a', 'root.production.team')}---\n{job('b', 'root.development.team')}")
+    queues = {pod.name: pod.queue for pod in meant(found.text).pods.values()}
+    assert queues == {"a-0": "production.team", "b-0": "development.team"}
+    assert sum("by its whole path" in one.message for one in found.notes) == 2
+
+
+ENDLESS = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("restart", "event", "task", "limit"),
+    [
+        ("Never", "", "", 0),  # a failed pod is not made again
+        ("Never", "PodFailed", "maxRetry: 7", 0),  # the policy restarts the whole job
+        ("OnFailure", "", "", ENDLESS),  # the kubelet restarts containers
+        ("OnFailure", "", "maxRetry: 7", ENDLESS),
+        ("OnFailure", "TaskFailed", "", 3),
+        ("OnFailure", "TaskFailed", "maxRetry: 0", 3),
+        ("OnFailure", "TaskFailed", "maxRetry: 7", 7),
+        ("OnFailure", "*", "maxRetry: 7", 7),
+        ("OnFailure", "TaskFailed", "maxRetry: -1", ENDLESS),
+        ("Always", "PodEvicted", "", ENDLESS),
+    ],
+)
+def test_retries_of_a_volcano_task(restart: str, event: str, task: str, limit: int) -> None:
+    policies = f"policies: [{{event: '{event}', action: RestartJob}}]" if event else ""
+    text = f"""\
+    apiVersion: batch.volcano.sh/v1alpha1
+    kind: Job
+    metadata: {{name: j}}
+    spec:
+      maxRetry: 5
+      {policies}
+      tasks:
+      - replicas: 2
+        {task}
+        template: {{spec: {{containers: [], restartPolicy: {restart}}}}}
+    """
+    found = migrated(text)
+    (made,) = values(found.text)
+    whole = made["kind"] == "JobSet"
+    job = made["spec"]["replicatedJobs"][0]["template"]["spec"] if whole else made["spec"]
+    assert job["backoffLimit"] == limit
+    assert whole == bool(event) and made["spec"].get("failurePolicy") == ({"maxRestarts": 5} if event else None)
+    assert ("spec.maxRetry" in left(found)) == (not event)
+    assert ("spec.tasks[0].maxRetry" in left(found)) == ("7" in task and limit != 7)
+
+
+def test_enough_pods_of_a_volcano_job() -> None:
+    text = """\
+    apiVersion: batch.volcano.sh/v1alpha1
+    kind: Job
+    metadata: {name: j}
+    spec:
+      minSuccess: 2
+      tasks: [{replicas: 3, template: {spec: {containers: [], restartPolicy: Never}}}]
+    """
+    (made,) = values(migrated(text).text)
+    assert made["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
+
+
+def test_names_without_a_domain_are_reported_once_and_before_the_scheduler_is_another() -> None:
+    text = """\
+    apiVersion: v1
+    kind: Pod
+    metadata: {name: p, annotations: {gpu-fraction: half, mps: "true"}}
+    spec: {schedulerName: kai-scheduler, containers: []}
+    """
+    assert sorted(left(migrated(text))) == ["metadata.annotations.gpu-fraction", "metadata.annotations.mps"]

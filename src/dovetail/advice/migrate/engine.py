@@ -6,6 +6,8 @@ Rules
 - New documents follow the one that requires them, or join its items if it is a list. A document is not added if one of
   the same kind and name exists.
 - Lines are those of the original file.
+- Each label, annotation and resource of a dialect that remains in the end is in a note, of its step or as one without
+  an equal.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.advice.migrate.dialects import DIALECTS
-from dovetail.advice.migrate.step import MigrationOutcome, MigrationStep, SourceDialect, World
+from dovetail.advice.migrate.step import MigrationOutcome, MigrationStep, SourceDialect, World, group_of
+
+_NAMED_IN = frozenset({"labels", "annotations", "limits", "requests"})
+"""The mappings whose keys are names that a scheduler reads."""
+_UNKNOWN = "has no known equal"
 
 _MOST = 10_000
 """The most steps for one document: dialects that undo each other must not loop forever."""
@@ -134,10 +140,21 @@ class _Document:
         return False
 
     def _add_remaining(self, notes: list[MigrationNote]) -> None:
+        noted = set()
         for dialect, whole, step in _steps(self._now, self._world):
+            noted.add(step.field.path)
             if not step.edits:
                 outcome = MigrationOutcome.UNDERSTOOD if step.understood else MigrationOutcome.LEFT
                 self._add(notes, outcome, dialect, whole, step.field, step.message)
+        for whole in self._now.objects():
+            group, kind = group_of(whole), whole.at("kind")
+            owner = next((dialect for dialect in DIALECTS if dialect.owns_group(group)), None)
+            if owner is not None and not any(path[: len(whole.path)] == whole.path for path in noted):
+                self._add(notes, MigrationOutcome.LEFT, owner, whole, kind, f"{kind.value} of {group} {_UNKNOWN}")
+            for dialect, one in _names(whole):
+                if one.path not in noted:
+                    why = dialect.no_equal.get(one.name, _UNKNOWN)
+                    self._add(notes, MigrationOutcome.LEFT, dialect, whole, one, why)
 
     def _add(
         self,
@@ -165,6 +182,16 @@ def _steps(of: SourceDocument, world: World) -> Iterator[tuple[SourceDialect, Fi
                     yield from ((dialect, whole, step) for step in dialect.template(pod, world))
             if dialect.whole is not None:
                 yield from ((dialect, whole, step) for step in dialect.whole(whole, world))
+
+
+def _names(below: Field) -> Iterator[tuple[SourceDialect, Field]]:
+    """The labels, annotations and resources of dialects, wherever they are in the object."""
+    for inner in (*below.each(), *(value for _, value in below.entries())):
+        if below.name in _NAMED_IN:
+            owner = next((dialect for dialect in DIALECTS if dialect.owns(inner.name)), None)
+            if owner is not None:
+                yield owner, inner
+        yield from _names(inner)
 
 
 def _key(value: Any) -> tuple[str, ...]:

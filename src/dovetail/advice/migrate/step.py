@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dovetail.advice.lint.edits import Edit, drop
 from dovetail.advice.lint.field import Field
@@ -73,12 +73,27 @@ class World(Struct, frozen=True):
 
 class SourceDialect(Struct, frozen=True):
     """A scheduler, or old Kubernetes versions. `whole` returns the steps for an object, `template` those for a pod
-    template. `schedulers` are the schedulerNames of the dialect."""
+    template. `schedulers` are the schedulerNames of the dialect.
+
+    `domains` are the domains, with their subdomains, of its labels, annotations and resources: each that no step
+    migrates is reported. `no_equal` says of a name what to do instead; a name there belongs to the dialect in any
+    domain."""
 
     name: str
     whole: Callable[[Field, World], Iterator[MigrationStep]] | None = None
     template: Callable[[Template, World], Iterator[MigrationStep]] | None = None
     schedulers: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    no_equal: Mapping[str, str] = field(default_factory=dict)
+
+    def owns(self, name: str) -> bool:
+        """Whether a label, annotation or resource of this name is of the dialect."""
+        domain, slash, _ = name.partition("/")
+        return (bool(slash) and self.owns_group(domain)) or name in self.no_equal
+
+    def owns_group(self, group: str) -> bool:
+        """Whether an API group, or the domain of a name, is of the dialect."""
+        return any(group == one or group.endswith("." + one) for one in self.domains)
 
 
 def group_of(whole: Field) -> str:

@@ -82,4 +82,7 @@ def _quota(whole: Field) -> MigrationStep:
     return MigrationStep(step.field, step.message, (drop(own), *step.edits) if own else step.edits, (), step.left)
 
 
-COSCHEDULING = SourceDialect("scheduler-plugins", _whole, _template, ("scheduler-plugins-scheduler",))
+COSCHEDULING = SourceDialect(
+    "scheduler-plugins", _whole, _template, ("scheduler-plugins-scheduler",),
+    ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
+)  # fmt: skip

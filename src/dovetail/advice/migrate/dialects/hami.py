@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects.pods import ShareNames, scheduled, shares
-from dovetail.advice.migrate.step import MigrationStep, SourceDialect, World, left
+from dovetail.advice.migrate.step import MigrationStep, SourceDialect, World
 from dovetail.core.model import GPU
 
 _SHARES = ShareNames(GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "HAMi")
@@ -26,8 +26,19 @@ _NO_EQUAL = {
     "nvidia.com/numa-bind": "the Topology Manager of the kubelet decides this",
     "hami.io/node-scheduler-policy": _POLICY,
     "hami.io/gpu-scheduler-policy": _POLICY,
-    "hami.io/vgpu-node": "HAMi wrote it: drop it",
-    "hami.io/vgpu-time": "HAMi wrote it: drop it",
+    "hami.io/device-scoring-weights": _POLICY,
+    _PRIORITY: "priorities are those of pods, not of containers on a card: set priorityClassName",
+    **{
+        f"hami.io/{name}": "HAMi wrote it: drop it"
+        for name in (
+            "vgpu-node",
+            "vgpu-time",
+            "bind-phase",
+            "bind-time",
+            "vgpu-devices-to-allocate",
+            "vgpu-devices-allocated",
+        )
+    },
 }
 
 
@@ -38,15 +49,6 @@ def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
     )  # fmt: skip
     yield from scheduled(pod, HAMI.schedulers, marked=marked)
     yield from shares(pod, _SHARES)
-    for name, field in pod.meta.at("annotations").entries():
-        if name in _NO_EQUAL:
-            yield left(field, _NO_EQUAL[name])
-    for container in pod.all_containers:
-        for side in ("limits", "requests"):
-            priority = container.at("resources", side, _PRIORITY)
-            if priority:
-                message = "priorities are those of pods, not of containers on a card: set priorityClassName"
-                yield left(priority, message)
 
 
-HAMI = SourceDialect("HAMi", None, _template, ("hami-scheduler",))
+HAMI = SourceDialect("HAMi", None, _template, ("hami-scheduler",), ("hami.io",), _NO_EQUAL)

@@ -16,6 +16,7 @@ from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import (
     annotated,
+    lost_of,
     moved,
     native,
     native_member,
@@ -59,13 +60,48 @@ _NO_EQUAL = {
     "kai.scheduler/batch-min-member": "make the Job Indexed, with completions equal to parallelism, and write "
     "dovetail.dev/gang-min on it",
     "kai.scheduler/skip-podgrouper": "only owners and PodGroups group pods here: drop it",
-    "runai/node-pool": "select nodes by nodeSelector",
+    **dict.fromkeys(("kai.scheduler/node-pool", "runai/node-pool"), "select nodes by nodeSelector"),
+    _TOPOLOGY: "levels are node labels: write one in dovetail.dev/topology-required",
+    "runai-gpu-group": "KAI wrote it: drop it",
+    **dict.fromkeys(
+        (
+            "kai.scheduler/top-owner-metadata",
+            "kai.scheduler/stale-podgroup-timestamp",
+            "kai.scheduler/last-start-timestamp",
+            "kai.scheduler/last-eviction-timestamp",
+            "kai.scheduler/ignore-workload-api",
+            "runai/shared-gpu-configmap",
+        ),
+        "KAI wrote it, or reads it alone: drop it",
+    ),
 }
+_PLAIN = {
+    "mps": "write dovetail.dev/gpu-isolation: memory on nodes that share by MPS",
+    "received-resource-type": "KAI wrote it: drop it",
+    _DEVICES: "write the number in the limits of the container that uses the part",
+    _CONTAINER: "write nvidia.com/gpu.shared in the limits of the container that uses the part",
+    "user": "the label dovetail.dev/user names the user of a pod",
+    "project": "stays as a plain label: write dovetail.dev/queue for a queue",
+}
+"""Names without a domain: KAI's on its own pods only."""
 _NO_KINDS = {
     ("kai.scheduler", "Topology"): "levels are node labels, which dovetail.dev/topology-required names",
     ("kai.scheduler", "SchedulingShard"): "one scheduler manages all nodes",
     ("kai.scheduler", "Config"): "belonged to the operator of KAI: delete it with KAI",
     (_GROUP, "BindRequest"): "KAI created it: delete it with KAI",
+    **dict.fromkeys(
+        (
+            ("run.ai", kind)
+            for kind in (
+                "TrainingWorkload",
+                "InteractiveWorkload",
+                "DistributedWorkload",
+                "InferenceWorkload",
+                "RunaiJob",
+            )
+        ),
+        "Run:ai makes the pods: write a Job, JobSet or Deployment with the label dovetail.dev/queue",
+    ),
 }
 _RESOURCES = {"gpu": "", "cpu": "m", "memory": "M"}
 """The suffix of Dovetail's quantities in the same unit."""
@@ -84,28 +120,35 @@ def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
 
 
 def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
-    annotations = pod.meta.at("annotations")
     metas = (pod.meta, pod.whole.at("metadata"))
     queued = any(meta.at("labels", name) for meta in metas for name in _QUEUES)
     ours = pod.spec.at("schedulerName").text in KAI.schedulers
-    yield from _fraction(pod, marked=queued or ours)
-    named = annotations.at(_POD_GROUP)
-    if named and (queued or ours):
-        found = world.named(_GROUP, "PodGroup", named.text, namespace_of(pod.whole))
-        yield native_member(pod, annotations, named, bool(found.at("spec", "minMember").whole))
-    if queued or ours:
-        yield from _priority(pod)
+    own = list(_own(pod, world)) if queued or ours else []
+    yield from own
     yield from _marks(pod.whole, pod.meta, world)
     # Last: the schedulerName shows that annotations without a prefix are KAI's.
-    yield from scheduled(pod, KAI.schedulers, marked=queued)
+    yield from scheduled(pod, KAI.schedulers, marked=queued, lost=lost_of(own))
 
 
-def _fraction(pod: Template, *, marked: bool) -> Iterator[MigrationStep]:
+def _own(pod: Template, world: World) -> Iterator[MigrationStep]:
+    """The steps for names without a domain, which mean something on KAI's pods only."""
+    annotations = pod.meta.at("annotations")
+    yield from _fraction(pod)
+    named = annotations.at(_POD_GROUP)
+    if named:
+        found = world.named(_GROUP, "PodGroup", named.text, namespace_of(pod.whole))
+        yield native_member(pod, annotations, named, bool(found.at("spec", "minMember").whole))
+    yield from _priority(pod)
+    for place in (pod.meta.at("labels"), annotations):
+        yield from (left(place.at(name), why) for name, why in _PLAIN.items() if place.at(name))
+
+
+def _fraction(pod: Template) -> Iterator[MigrationStep]:
     """The steps for a GPU fraction. KAI has it in annotations only, without a resource request of the container."""
     annotations = pod.meta.at("annotations")
     fraction, memory = annotations.at(_FRACTION), annotations.at(_MEMORY)
     field = fraction or memory
-    if not marked or not field:
+    if not field:
         return
     key = "gpu_fraction" if fraction else "gpu_memory"
     value = str(fraction.value) if fraction else f"{memory.value}Mi"
@@ -167,10 +210,6 @@ def _marks(whole: Field, meta: Field, world: World) -> Iterator[MigrationStep]:
             preemptibility,
             f"write {PREFIX}preemptible: true, or false, which keeps it within the guarantee of its queue",
         )
-    for place in (labels, annotations):
-        for name, field in place.entries():
-            if name in _NO_EQUAL:
-                yield left(field, _NO_EQUAL[name])
 
 
 def _label(name: str, world: World) -> str:
@@ -264,4 +303,5 @@ def _amount(value: float, suffix: str) -> int | str:
     return whole if not suffix and isinstance(whole, int) else f"{whole}{suffix}"
 
 
-KAI = SourceDialect("KAI and Run:ai", _whole, _template, ("kai-scheduler", "runai-scheduler"))
+KAI = SourceDialect("KAI and Run:ai", _whole, _template, ("kai-scheduler", "runai-scheduler"),
+                    ("kai.scheduler", "runai", "run.ai", "runai-gpu-group"), _NO_EQUAL)  # fmt: skip

@@ -51,6 +51,27 @@ _NO_EQUAL = {
     "retriable-in-group": "the controller replaces pods that ended",
     "pod-group-fast-admission": "a gang starts when all of its pods exist",
     "pod-group-serving": "use dovetail.dev/gang-min",
+    "pod-group-pod-index": "pods of an Indexed Job have an index",
+    "pod-group-pod-index-label": "pods of an Indexed Job have an index",
+    "prebuilt-workload-name": "jobs need no Workload: drop it",
+    "parent-workload": "jobs need no Workload: drop it",
+    "multikueue-origin": "Dovetail manages one cluster",
+    "provreq.kueue.x-k8s.io/maxRunDurationSeconds": "write dovetail.dev/max-runtime, the maximum run time of pods, and "
+    "activeDeadlineSeconds to end them; nodes are the autoscaler's",
+    **dict.fromkeys(
+        (
+            "is-group-workload",
+            "job-uid",
+            "role-hash",
+            "pod-suspending-parent",
+            "original-node-selectors",
+            "original-pod-sets-info",
+            "workload",
+            "cluster-queue-name",
+            "local-queue-name",
+        ),
+        "Kueue wrote it: drop it",
+    ),
 }
 _NO_KINDS = {
     "LocalQueue": "queues are cluster-wide, and Queue.spec.namespaces limits their namespaces; delete it with Kueue",
@@ -148,11 +169,6 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
             short = name.removeprefix(_PREFIX)
             if name.startswith(_PREFIX) and short in _MADE_BY_IT:
                 yield MigrationStep(field, "Kueue wrote it", without(place, name))
-            elif name.startswith(_PREFIX) and name not in _READ:
-                yield left(field, _NO_EQUAL.get(short, "has no known equivalent"))
-
-
-_READ = {_QUEUE, _PRIORITY, _MOST_S, _POD_GROUP, _POD_GROUP_TOTAL, _REQUIRED, _PREFERRED, _ANYWHERE}
 
 
 def _queue(whole: Field, queue: Field, world: World) -> MigrationStep:
@@ -263,4 +279,7 @@ def _shown(amount: Fraction) -> int | str:
     return int(amount)
 
 
-KUEUE = SourceDialect("Kueue", _whole, _template)
+KUEUE = SourceDialect(
+    "Kueue", _whole, _template, domains=(_GROUP,),
+    no_equal={name if "/" in name else _PREFIX + name: why for name, why in _NO_EQUAL.items()},
+)  # fmt: skip

@@ -27,12 +27,19 @@ _LABELLED = {(owner.resource.group, owner.resource.kind) for owner in OWNER_KIND
 _SIDES = ("limits", "requests")
 
 
-def scheduled(pod: Template, schedulers: Iterable[str], *, marked: bool) -> Iterator[MigrationStep]:
+def scheduled(
+    pod: Template, schedulers: Iterable[str], *, marked: bool, lost: Iterable[Left] = ()
+) -> Iterator[MigrationStep]:
     """The step that sets Dovetail's schedulerName: for a pod of one of these schedulers, or for a `marked` pod with the
-    default scheduler."""
+    default scheduler. `lost` are settings that the other scheduler alone reads."""
     name = pod.spec.at("schedulerName")
     if name.text in schedulers or (marked and name.text in _NOBODYS):
-        yield MigrationStep(name, f"schedulerName is {OURS}", (put(name, OURS),))
+        yield MigrationStep(name, f"schedulerName is {OURS}", (put(name, OURS),), left=tuple(lost))
+
+
+def lost_of(steps: Iterable[MigrationStep]) -> tuple[Left, ...]:
+    """What the steps leave: it is reported with the schedulerName, without which it is another's."""
+    return tuple(Left(one.field, one.message) for one in steps if not one.edits)
 
 
 def without(mapping: Field, *names: str) -> tuple[Edit, ...]:

@@ -52,6 +52,54 @@ _NO_EQUAL = {
     "volcano.sh/vgpu-mode": "the device plugin of the nodes configures sharing; for MIG request nvidia.com/mig-PROFILE",
     "volcano.sh/use-gpuuuid": "a pod cannot request a GPU by its UUID",
     "volcano.sh/nouse-gpuuuid": "a pod cannot exclude a GPU by its UUID",
+    "volcano.sh/vgpu-podgroup-policy": "Dovetail packs by the wiring of the GPUs, and reads no policy from pods",
+    "volcano.sh/revocable-zone": "nodes that are there at times only: write a nodeSelector for their label",
+    "volcano.sh/jdb-min-available": "write a PodDisruptionBudget with this minAvailable",
+    "volcano.sh/jdb-max-unavailable": "write a PodDisruptionBudget with this maxUnavailable",
+    "volcano.sh/numa-topology-policy": "the Topology Manager of the kubelet decides this",
+    "volcano.sh/sla-waiting-time": "no waiting time is promised: write a priority class, or a guarantee of the queue",
+    "volcano.sh/cooldown-time": "minRuntime of the queue protects jobs that have just started",
+    "volcano.sh/hierarchy": "write parent in the Queue, and a Queue for each that it names",
+    "volcano.sh/hierarchy-weights": "write weight in each Queue of the path",
+    "volcano.sh/job-type": "stays as a plain label: Dovetail reads no type of job",
+    "volcano.sh/nodegroup-name": "pods choose nodes: write nodeSelector or affinity",
+    "volcano.sh/network-topology-mode": "write a node label in dovetail.dev/topology-required or topology-preferred",
+    "volcano.sh/network-topology-highest-tier": "tiers are numbers of HyperNodes: write a node label in "
+    "dovetail.dev/topology-required",
+    "scheduling.volcano.sh/group-min-member": "write dovetail.dev/gang-min: as many pods start together",
+    "scheduling.volcano.sh/group-min-resources": "is not needed: the requests of the pods count",
+    "volcano.sh/qos-level": "requests and limits make the QoS class of a pod: write them",
+    "volcano.sh/shared-limits-group-key": "write a Queue with the limit, and make it the parent of the others",
+    "volcano.sh/is-shared-limits-group-leader": "write a Queue with the limit, and make it the parent of the others",
+    "volcano.sh/queue-alias": "a Queue has no other name for display",
+    "volcano.sh/queue-group-alias": "a Queue has no other name for display",
+    "volcano.sh/job-forwarding": "Dovetail manages one cluster",
+    "volcano.sh/forward-cluster": "Dovetail manages one cluster",
+    "volcano.sh/burst-name": "Dovetail manages one cluster",
+    "volcano.sh/silo-resource": "Dovetail manages one cluster",
+    **{
+        f"volcano.sh/{name}": "Volcano wrote it: drop it"
+        for name in (
+            "task-spec",
+            "task-index",
+            "job-name",
+            "job-namespace",
+            "job-version",
+            "job-retry-count",
+            "template-uid",
+            "reservation-name",
+            "cronjob-scheduled-timestamp",
+            "topology-decision",
+            "vgpu-time",
+            "vgpu-ids-new",
+            "devices-to-allocate",
+            "vgpu-node",
+            "bind-time",
+            "bind-phase",
+            "predicate-time",
+            "gpu-index",
+        )
+    },
 }
 _NO_KINDS = {
     ("topology.volcano.sh", "HyperNode"): "levels are node labels: see dovetail.dev/topology-required",
@@ -61,6 +109,10 @@ _NO_KINDS = {
     ("training.volcano.sh", "HyperJob"): "write a job for each cluster",
 }
 _RESTARTED = {"PodFailed", "PodEvicted", "*", "TaskFailed"}
+_RETRIES = 3
+"""Volcano's default of maxRetry, of jobs and of tasks; 0 is the default, too."""
+_ENDLESS = 2**31 - 1
+"""The most that backoffLimit can be."""
 _INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
 _PLUGINS = {
     "svc": "hosts are JOB-TASK-0-INDEX.JOB in a JobSet, without VC_TASK_HOSTS: change the program that reads it",
@@ -72,7 +124,7 @@ _PLUGINS = {
 }
 _JOB_FIELDS = (
     "minAvailable", "tasks", "queue", "priorityClassName", "ttlSecondsAfterFinished", "maxRetry", "policies", "plugins",
-    "schedulerName", "volumes", "runningEstimate", "networkTopology",
+    "schedulerName", "volumes", "runningEstimate", "networkTopology", "minSuccess",
 )  # fmt: skip
 _TASK_FIELDS = (
     "name", "replicas", "template", "policies", "minAvailable", "dependsOn", "topologyPolicy", "maxRetry",
@@ -139,10 +191,6 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
             yield native_member(pod, annotations, old, bool(found.at("spec", "minMember").whole))
         elif old:
             yield MigrationStep(old, "Dovetail reads this name of the PodGroup", understood=True)
-    for place in ("annotations", "labels"):
-        for name, why in _NO_EQUAL.items():
-            if pod.meta.at(place, name):
-                yield left(pod.meta.at(place, name), why)
     yield from shares(pod, _SHARES)
 
 
@@ -229,15 +277,11 @@ def _job(whole: Field) -> MigrationStep:
     completing = [task.at("name").text for task in tasks if any(_completes(one) for one in task.at("policies").each())]
     plugins = [name for name, _ in spec.at("plugins").entries() if name != "env"]
     as_set = len(tasks) > 1 or bool(restarts or plugins)
-    jobs = [_of_task(task, spec, lost) for task in tasks]
-    retries = spec.at("maxRetry").whole
+    jobs = [_of_task(task, spec, restarts, lost) for task in tasks]
+    retries, success = spec.at("maxRetry"), spec.at("minSuccess")
     made: dict[str, Any]
     if as_set:
-        if restarts:
-            jobs = [{**job, "backoffLimit": 0} for job in jobs]
-            made = {"failurePolicy": {"maxRestarts": 3 if retries is None else retries}}
-        else:
-            made = {}
+        made = {"failurePolicy": {"maxRestarts": retries.whole or _RETRIES}} if restarts else {}
         if completing and len(tasks) > 1:
             made["successPolicy"] = {"operator": "Any", "targetReplicatedJobs": completing}
         made["replicatedJobs"] = [
@@ -245,9 +289,12 @@ def _job(whole: Field) -> MigrationStep:
             for at, (task, job) in enumerate(zip(tasks, jobs, strict=True))
         ]
     else:
-        made = jobs[0] | ({} if retries is None else {"backoffLimit": retries})
-    if retries is not None and as_set and not restarts:
-        lost.append(Left(spec.at("maxRetry"), "nothing restarts the whole job: write failurePolicy.maxRestarts"))
+        made = jobs[0] | ({"successPolicy": {"rules": [{"succeededCount": success.whole}]}} if success.whole else {})
+    if success and as_set:
+        lost.append(Left(success, "a JobSet counts jobs, not pods: write successPolicy of the job that decides"))
+    if retries and not restarts:
+        lost.append(Left(retries, "counts restarts of the whole job by a policy, and no policy has the action "
+                                  "RestartJob: write failurePolicy.maxRestarts, or backoffLimit"))  # fmt: skip
     if spec.at("ttlSecondsAfterFinished"):
         made["ttlSecondsAfterFinished"] = spec.at("ttlSecondsAfterFinished").value
     meta = whole.at("metadata")
@@ -287,8 +334,8 @@ def _replicas(task: Field) -> int:
     return task.at("replicas").whole or 1
 
 
-def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
-    """The spec of an indexed Job for the task."""
+def _of_task(task: Field, spec: Field, restarts: list[Field], lost: list[Left]) -> dict[str, Any]:
+    """The spec of an indexed Job for the task. `restarts` are the policies that restart the whole job."""
     template = dict(task.at("template").value)
     pod: dict[str, Any] = {**template["spec"], "schedulerName": OURS}
     if pod.get("restartPolicy", "Always") == "Always":
@@ -303,7 +350,23 @@ def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
     if pods == 1 and task.at("replicas").whole == 0:
         lost.append(Left(task.at("replicas"), "a task without pods becomes one of one pod: drop it"))
     counts = {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
-    return {**counts, "template": {**template, "spec": pod}}
+    retries = {"backoffLimit": _retries(task, pod["restartPolicy"], restarts, lost)}
+    return {**counts, **retries, "template": {**template, "spec": pod}}
+
+
+def _retries(task: Field, restart: object, restarts: list[Field], lost: list[Left]) -> int:
+    """The backoffLimit that lets the task fail when it failed in Volcano: that makes no new pod for a failed one, and
+    lets the kubelet restart containers without end, unless a policy acts on TaskFailed.
+
+    Source: https://github.com/volcano-sh/volcano: pkg/controllers/cache/cache.go (TaskFailed), job/state/running.go."""
+    most = task.at("maxRetry")
+    counted = any(_events(one) & {"TaskFailed", "*"} for one in restarts)
+    if most and (restart == "Never" or not counted):
+        lost.append(Left(most, "counts restarts of containers for a policy on TaskFailed: write backoffLimit"))
+    if restart == "Never":
+        return 0
+    least = most.whole or _RETRIES
+    return least if counted and least > 0 else _ENDLESS
 
 
 def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
@@ -318,6 +381,8 @@ def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
     ):
         if spec.at(name):
             lost.append(Left(spec.at(name), why))
+    if spec.at("schedulerName") and spec.at("schedulerName").text not in (*VOLCANO.schedulers, OURS):
+        lost.append(Left(spec.at("schedulerName"), f"is {OURS} in the pods of a migrated Job"))
     for task in tasks:
         lost += unknown(task, *_TASK_FIELDS)
         lost += [Left(one, "no policy of a Job or JobSet is known that does this") for one in task.at("policies").each()
@@ -326,7 +391,6 @@ def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
             ("minAvailable", "all pods of a task start together"),
             ("dependsOn", "a JobSet has dependsOn, which waits for Ready or Complete: write which"),
             ("topologyPolicy", "the Topology Manager of the kubelet decides this"),
-            ("maxRetry", "write backoffLimit of the replicated job"),
             ("partitionPolicy", "has no known equivalent"),
         ):
             least = task.at(name)
@@ -351,4 +415,4 @@ def _completes(policy: Field) -> bool:
     return policy.at("action").text == "CompleteJob" and _events(policy) == {"TaskCompleted"}
 
 
-VOLCANO = SourceDialect("Volcano", _whole, _template, ("volcano",))
+VOLCANO = SourceDialect("Volcano", _whole, _template, ("volcano",), ("volcano.sh",), _NO_EQUAL)

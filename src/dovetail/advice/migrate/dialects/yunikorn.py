@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dovetail.advice.lint.edits import drop
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
-from dovetail.advice.migrate.dialects.pods import annotated, moved, scheduled
+from dovetail.advice.migrate.dialects.pods import annotated, lost_of, moved, scheduled
 from dovetail.advice.migrate.step import MigrationStep, SourceDialect, World, left
 from dovetail.kube.translate.annotations import NAME
 
 _PREFIX = "yunikorn.apache.org/"
 _QUEUE, _APP = _PREFIX + "queue", _PREFIX + "app-id"
 _OLD_APP, _OLD_QUEUE = "applicationId", "queue"
+_APPS = (_APP, _OLD_APP, "spark-app-selector")
 _GROUPS, _GROUP, _POLICY = (_PREFIX + name for name in ("task-groups", "task-group-name", "schedulingPolicyParameters"))
 _NO_EQUAL = {
     _POLICY: "a waiting gang holds no resources, and starts as a whole or not at all: drop it",
@@ -29,16 +30,27 @@ _NO_EQUAL = {
     _PREFIX
     + "namespace.guaranteed": "write a Queue with a guarantee, and the label dovetail.dev/queue on the namespace",
     _PREFIX + "parentqueue": "write a Queue with a parent",
+    _PREFIX + "namespace.max.cpu": "write a Queue with a limit, and the label dovetail.dev/queue on the namespace",
+    _PREFIX + "namespace.max.memory": "write a Queue with a limit, and the label dovetail.dev/queue on the namespace",
+    _PREFIX + "namespace.enableYuniKorn": "pods choose their scheduler: write schedulerName in their templates",
+    _PREFIX + "namespace.generateAppId": "dovetail.dev/gang names the pods that start together",
+    _PREFIX + "username": "the label dovetail.dev/user names the user of a pod",
+    _PREFIX + "originator": "no pod of a gang is preempted before the others: drop it",
+    _PREFIX + "ignore-application": "pods choose their scheduler: write schedulerName in their templates",
+    _PREFIX + "placeholder": "YuniKorn wrote it: drop it",
+    _PREFIX + "placeholder-task-group": "YuniKorn wrote it: drop it",
 }
 _CONFIG = "yunikorn-configs"
 _QUEUES_YAML = "queues.yaml"
+_ROOT = "root."
 
 
 def _whole(whole: Field, _: World) -> Iterator[MigrationStep]:
     kind, meta = whole.at("kind").text, whole.at("metadata")
     if kind == "ConfigMap" and meta.at("name").text == _CONFIG and whole.at("data", _QUEUES_YAML):
         message = (
-            "write a Queue for each: guaranteed is guarantee, max is limit; limits of users and ACLs have no equivalent"
+            "write a Queue for each, named as its path without root.: guaranteed is guarantee, max is limit; limits of "
+            "users and ACLs have no equivalent"
         )
         yield left(whole.at("data", _QUEUES_YAML), message)
     elif kind != "Pod" and not any(templates_of(whole)):
@@ -50,15 +62,17 @@ def _whole(whole: Field, _: World) -> Iterator[MigrationStep]:
 
 def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
     labels, annotations = pod.meta.at("labels"), pod.meta.at("annotations")
-    app = next((place.at(name) for place in (labels, annotations) for name in (_APP, _OLD_APP) if place.at(name)), None)
+    app = next((place.at(name) for place in (labels, annotations) for name in _APPS if place.at(name)), None)
     ours = pod.spec.at("schedulerName").text in YUNIKORN.schedulers
     groups, group = annotations.at(_GROUPS), annotations.at(_GROUP)
     if groups or group:
         yield _gang(pod, app, groups, group)
-    yield from _queues(pod.whole, pod.meta, marked=ours)
+    queues = list(_queues(pod.whole, pod.meta, marked=ours))
+    yield from queues
     yield from _rest(pod.meta)
     # Last: the schedulerName shows that the label `queue` is YuniKorn's.
-    yield from scheduled(pod, YUNIKORN.schedulers, marked=bool(groups or group or labels.at(_QUEUE) or labels.at(_APP)))
+    marked = bool(groups or group or labels.at(_QUEUE) or labels.at(_APP))
+    yield from scheduled(pod, YUNIKORN.schedulers, marked=marked, lost=lost_of(queues))
 
 
 def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> MigrationStep:
@@ -90,19 +104,17 @@ def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[MigrationSte
         for name in (_QUEUE, _OLD_QUEUE):
             old = meta.at(place, name)
             if old and (name == _QUEUE or marked):
-                # The name of a Dovetail queue has no path; the Queue object names its parent.
-                yield moved(whole, old, old.text.rpartition(".")[2], f"queue {old.value}")
+                # Two queues of YuniKorn may have the same last part; names of Dovetail's are unique in the cluster.
+                name = old.text.removeprefix(_ROOT)
+                path = ", by its whole path, as queues of other parents may end alike" if "." in name else ""
+                yield moved(whole, old, name, f"queue {old.value}{path}")
 
 
 def _rest(meta: Field) -> Iterator[MigrationStep]:
     for place in (meta.at("labels"), meta.at("annotations")):
         for name, field in place.entries():
-            if name in _NO_EQUAL:
-                yield left(field, _NO_EQUAL[name])
-            elif name in (_APP, _OLD_APP):
+            if name in (_APP, _OLD_APP):
                 yield MigrationStep(field, "stays as a plain label: selectors may use it", understood=True)
-            elif name.startswith(_PREFIX) and name not in (_QUEUE, _GROUPS, _GROUP):
-                yield left(field, "has no known equivalent")
 
 
-YUNIKORN = SourceDialect("YuniKorn", _whole, _template, ("yunikorn",))
+YUNIKORN = SourceDialect("YuniKorn", _whole, _template, ("yunikorn",), ("yunikorn.apache.org",), _NO_EQUAL)
