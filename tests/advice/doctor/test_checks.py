@@ -20,8 +20,10 @@ from dovetail.advice.doctor.records import (
     PendingRecord,
     Pods,
     QueueRecord,
+    RefusedPod,
     Running,
     Scheduler,
+    UnknownRequest,
     Webhook,
 )
 from dovetail.cli.doctor.answer import DoctorAnswer
@@ -43,6 +45,7 @@ def node(name: str = "a", gpus: int = 8, unready: str = "", **labels: str) -> No
     )
 
 
+NFD = "feature.node.kubernetes.io/pci-"
 KEYS = {
     "state": "nvidia.com/mig.config.state", "strategy": "nvidia.com/mig.strategy", "product": "nvidia.com/gpu.product",
     "count": "nvidia.com/gpu.count", "replicas": "nvidia.com/gpu.replicas", "small": "nvidia.com/mig-1g.5gb.count",
@@ -88,6 +91,7 @@ HEALTHY = ClusterFacts(
     policies=(ProtectionPolicy(ObjectMeta(NAME)),),
     bindings=(ENFORCED,),
     fabric=DEFAULT_FABRIC,
+    sandboxes={},
 )
 BARE = replace(HEALTHY, nodes=(node(gpus=0),))
 DRA = {"gpu.nvidia.com": frozenset({"a"})}
@@ -107,6 +111,10 @@ def nodes(*them: NodeRecord, **more: Any) -> ClusterFacts:
 def kubelet(pods: Pods | None = None, zones: KubeletRecord | None = None, **changed: Any) -> ClusterFacts:
     reported = {"a": GpuNode(kubelet=replace(ALIGNED, **changed))}
     return replace(HEALTHY, gpu_nodes=reported, topologies={"a": zones} if zones else {}, pods=pods or HEALTHY.pods)
+
+
+def requested(*names: str, **more: Any) -> ClusterFacts:
+    return replace(HEALTHY, pods=Pods(unknown=(UnknownRequest("default/m", names),)), **more)
 
 
 def pending(*them: PendingRecord, **more: Any) -> ClusterFacts:
@@ -162,6 +170,31 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
     ("node-without-gpus/no-plugin", bare(), bare(drivers=DRA)),
     ("node-without-gpus/no-plugin", bare(replace(PLUGIN, node="b")), bare(PLUGIN)),
     ("node-without-gpus/no-plugin", bare(), bare(nodes=(node(gpus=0, workload="vm-passthrough"),))),
+    ("node-without-gpus/no-plugin", nodes(NodeRecord("a", {f"{NFD}0302_10de.present": "true"}, {}), pods=Pods()),
+     nodes(NodeRecord("a", {f"{NFD}0200_10de.present": "true"}, {}), pods=Pods())),
+    ("node-without-gpus/no-plugin", nodes(NodeRecord("a", {f"{NFD}0300_10de_2330.present": "true"}, {}), pods=Pods()),
+     nodes(NodeRecord("a", {f"{NFD}0300_1002.present": "true"}, {}), pods=Pods())),
+    ("nodes/not-ready", nodes(node(unready="Unknown, NodeStatusUnknown: x")),
+     nodes(node(gpus=0, unready="Unknown, NodeStatusUnknown: x"))),
+    ("nodes/not-ready", nodes(node(gpus=0, unready="Unknown, x: x"), drivers=DRA),
+     nodes(NodeRecord("a", {}, {}, "Unknown, x: x"))),
+    ("nodes/fewer-gpus", replace(HEALTHY, gpu_nodes={"a": GpuNode(physical=9)}),
+     replace(HEALTHY, gpu_nodes={"a": GpuNode(physical=8)})),
+    ("nodes/fewer-gpus", replace(HEALTHY, gpu_nodes={"a": GpuNode(physical=9)}),
+     replace(HEALTHY, gpu_nodes={"a": GpuNode(physical=9, split=True)})),
+    ("nodes/fewer-gpus", nodes(node(gpus=7, count="8")), nodes(node(gpus=7, count="8", replicas="2"))),
+    ("nodes/fewer-gpus", nodes(node(gpus=7, count="8")), nodes(node(gpus=7, count="8"), drivers=DRA)),
+    ("nodes/fewer-gpus", nodes(replace(node(gpus=7), capacity={"nvidia.com/gpu": 8})),
+     nodes(replace(node(gpus=8), capacity={"nvidia.com/gpu": 8}))),
+    ("nodes/fewer-gpus", nodes(node(gpus=7, type="p5.48xlarge")), nodes(node(gpus=8, type="p5.48xlarge"))),
+    ("nodes/fewer-gpus", nodes(node(gpus=7, type="p5.48xlarge")), nodes(node(gpus=7, type="of-our-own"))),
+    ("nodes/fewer-gpus", nodes(node(gpus=7, count="8")), nodes(node(gpus=7, count="8", unready="Unknown, x: x"))),
+    ("nodes/fewer-gpus", nodes(node(gpus=4, type="p5.48xlarge")),
+     nodes(replace(node(type="p5.48xlarge"), gpus={"nvidia.com/gpu": 4, "nvidia.com/mig-1g.5gb": 28}))),
+    ("nodes/pods-rejected", replace(HEALTHY, pods=Pods(unexpected={"a": (RefusedPod("default/x", "m"),)})),
+     replace(HEALTHY, pods=Pods(misaligned={"a": ("default/x",)}))),
+    ("container-toolkit/fails", replace(HEALTHY, pods=Pods(unstarted={"a": (RefusedPod("default/x", "m"),)})), HEALTHY),
+    ("container-toolkit/no-sandbox", replace(HEALTHY, sandboxes={"a": (RefusedPod("default/x", "m"),)}), HEALTHY),
     ("driver/upgrade-failed", nodes(node(upgrade="upgrade-failed")), nodes(node(upgrade="drain-required"))),
     ("device-plugins/two-on-one-node", replace(HEALTHY, pods=with_parts(PLUGIN, replace(PLUGIN, pod="k/q"))),
      replace(HEALTHY, pods=with_parts(PLUGIN, replace(PLUGIN, pod="k/q", node="b")))),
@@ -228,6 +261,11 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
      pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",)), drivers=DRA)),
     ("pod-pending/not-offered", pending(WAITS, nodes=()),
      pending(replace(WAITS, source="dovetail why"), nodes=())),
+    ("pod-pending/misspelt", requested("nvidia.com/gpus"), requested("nvidia.com/mlnxnics", "amd.com/gpu")),
+    ("pod-pending/misspelt", requested("nvidia.com/GPU"),
+     requested("nvidia.com/GPU", nodes=(replace(node(), others=("nvidia.com/GPU",)),))),
+    ("pod-pending/misspelt", requested("nvidia.com/mig1g.5gb", nodes=(mig(7, strategy="mixed"),)),
+     requested("example.com/fpga")),
     ("pod-pending/unscheduled", pending(WAITS), pending(replace(WAITS, reason=""))),
     ("pod-pending/unscheduled", pending(WAITS), pending(WAITS, nodes=(mig(7, strategy="mixed"),))),
     ("queues/not-usable", replace(HEALTHY, queues=(QueueRecord("a", problem="spec.parent: 'b': no queue"),)), HEALTHY),
@@ -240,6 +278,27 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
 def test_found_and_nearly(name: str, wrong: ClusterFacts, near: ClusterFacts) -> None:
     assert name in {one.id for one in examine(wrong)}
     assert name not in {one.id for one in examine(near)}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "has"),
+    [
+        ("node.kubernetes.io/instance-type", "p5.48xlarge", True),
+        ("beta.kubernetes.io/instance-type", "a2-highgpu-1g", True),
+        ("node.kubernetes.io/instance-type", "m5.large", False),
+        ("cloud.google.com/gke-accelerator", "nvidia-l4", True),
+        ("cloud.google.com/gke-accelerator", "tpu-v5", False),
+        ("k8s.amazonaws.com/accelerator", "nvidia-tesla-v100", True),
+        ("karpenter.k8s.aws/instance-gpu-manufacturer", "nvidia", True),
+        ("karpenter.k8s.aws/instance-gpu-manufacturer", "amd", False),
+        ("kubernetes.azure.com/accelerator", "nvidia", True),
+        ("accelerator", "nvidia", True),
+    ],
+)
+def test_a_node_of_a_cloud_without_any_software_for_gpus(key: str, value: str, has: bool) -> None:
+    found = examine(nodes(NodeRecord("a", {key: value}, {}), pods=Pods()))
+    assert [one.id for one in found] == (["node-without-gpus/no-plugin"] if has else [])
+    assert not has or f"label {key}={value}; " in found[0].evidence
 
 
 def test_a_pod_and_the_node_have_one_finding_each_with_gpus_and_memory() -> None:
@@ -260,7 +319,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
 
 
 def test_an_empty_cluster_is_healthy() -> None:
-    assert examine(ClusterFacts((), Pods(), {}, {}, {}, (), (), (), (), (), DEFAULT_FABRIC)) == ()
+    assert examine(ClusterFacts((), Pods(), {}, {}, {}, (), (), (), (), (), DEFAULT_FABRIC, {})) == ()
 
 
 @pytest.mark.parametrize("seen", [seen for name, *both in CASES if name.startswith("node-without") for seen in both])

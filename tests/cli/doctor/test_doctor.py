@@ -258,6 +258,57 @@ async def test_pods_that_wait_failed_or_run_beside_others(playground: Playground
     assert answer["present"] == present
 
 
+async def test_pods_that_their_node_did_not_start(playground: Playground, tmp_path: Path) -> None:
+    playground.put(node(gpus=8))
+    no_device = "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
+    playground.put(pod("f", gpus=1, phase="Failed", reason="UnexpectedAdmissionError", message=no_device))
+    playground.put(pod("cpu", phase="Failed", reason="UnexpectedAdmissionError", message="no room for pods"))
+    started = "failed to create containerd task: nvidia-container-cli: initialization error: driver not loaded"
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
+    for name, reason in (("bad", "StartError"), ("says-so-itself", "Error")):
+        ended = {"terminated": {"exitCode": 128, "reason": reason, "message": started}}
+        status = {"name": "main", "ready": False, "state": waits, "lastState": ended}
+        playground.put(pod(name, gpus=1, phase="Running", containerStatuses=[status]))
+    for name, note in (("s", 'no runtime for "nvidia" is configured'), ("n", "network plugin is not ready")):
+        playground.put(
+            {
+                "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+                "reason": "FailedCreatePodSandBox", "note": note, "type": "Warning", "action": "x",
+                "regarding": {"kind": "Pod", "namespace": "default", "name": name},
+                "reportingController": "kubelet", "reportingInstance": "a", "eventTime": "2026-01-31T12:00:00.000000Z",
+            }
+        )  # fmt: skip
+    code, answer = await doctor(playground, tmp_path)
+    evidence = {one["id"]: (one["object"], one["evidence"]) for one in answer["findings"]}
+    assert code == 1 and evidence == {
+        "nodes/pods-rejected": ("node/a", f"status.reason UnexpectedAdmissionError of default/f: {no_device}"),
+        "container-toolkit/fails": ("node/a", f"default/bad: container main: {started}"),
+        "container-toolkit/no-sandbox": (
+            "node/a", 'event FailedCreatePodSandBox of default/s: no runtime for "nvidia" is configured',
+        ),
+    }  # fmt: skip
+
+
+async def test_fewer_gpus_and_names_that_are_nearly_right(playground: Playground, tmp_path: Path) -> None:
+    short = node(gpus=7)
+    short["status"] |= {"capacity": {"nvidia.com/gpu": "8"}}
+    short["status"]["allocatable"] |= {"example.com/gpu": "1"}
+    playground.put(short)
+    playground.put(gpu_node(gpus=[{"index": i, "uuid": f"GPU-{i}", "healthy": i != 3} for i in range(8)]))
+    for name in ("nvidia.com/gpus", "example.com/gpu", "nvidia.com/mlnxnics"):
+        waits = pod(name.replace("/", "-").replace(".", "-"), on="", phase="Pending")
+        waits["spec"]["containers"][0]["resources"] = {"limits": {name: "1"}}
+        playground.put(waits)
+    code, answer = await doctor(playground, tmp_path)
+    fewer, misspelt = answer["findings"]
+    assert (code, fewer["id"], misspelt["id"]) == (1, "nodes/fewer-gpus", "pod-pending/misspelt")
+    assert fewer["evidence"] == (
+        "allocatable nvidia.com/gpu: 7; status.gpus of GPUNode a has 8; not healthy: GPU 3 (GPU-3)"
+    )
+    assert misspelt["object"] == "pod/default/nvidia-com-gpus"
+    assert misspelt["evidence"] == "no node offers what it requests, nvidia.com/gpus: similar is nvidia.com/gpu"
+
+
 async def test_why_a_pod_of_ours_waits(playground: Playground, tmp_path: Path) -> None:
     """The reason of the scheduler's own core; the condition if that is forbidden, and for other pods."""
     playground.put(node(gpus=8))

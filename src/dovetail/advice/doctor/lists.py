@@ -22,7 +22,7 @@ from dovetail.advice.doctor.node_objects import (
     nodes_of,
     topologies_of,
 )
-from dovetail.advice.doctor.pod_objects import DoctorPod, pods_of
+from dovetail.advice.doctor.pod_objects import DoctorEvent, DoctorPod, pods_of, sandboxes_of
 from dovetail.advice.doctor.records import ClusterFacts
 from dovetail.advice.doctor.scheduler_objects import (
     DoctorLease,
@@ -34,6 +34,7 @@ from dovetail.advice.doctor.scheduler_objects import (
 from dovetail.kube import protection
 from dovetail.kube.api.lease import LEASE_LABEL
 from dovetail.kube.api.resources import (
+    EVENTS,
     GPU_NODES,
     LEASES,
     NODE_TOPOLOGIES,
@@ -95,6 +96,10 @@ LISTS: Mapping[str, ClusterList] = {
         ListRequest(protection.POLICIES, protection.ProtectionPolicy), lambda objects, _: tuple(objects)
     ),
     "bindings": ClusterList(ListRequest(protection.BINDINGS, protection.Binding), lambda objects, _: tuple(objects)),
+    "sandboxes": ClusterList(
+        ListRequest(EVENTS, DoctorEvent, fields={"reason": "FailedCreatePodSandBox"}),
+        lambda objects, _: sandboxes_of(objects),
+    ),
 }
 """By the field of ClusterFacts."""
 

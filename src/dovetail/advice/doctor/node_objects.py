@@ -25,6 +25,7 @@ class DoctorCondition(Wire, frozen=True):
 
 
 class _NodeStatus(Wire, frozen=True):
+    capacity: Quantities = field(default_factory=dict)
     allocatable: Quantities = field(default_factory=dict)
     conditions: tuple[DoctorCondition, ...] = ()
 
@@ -56,11 +57,25 @@ def nodes_of(objects: Iterable[DoctorNode]) -> tuple[NodeRecord, ...]:
         NodeRecord(
             one.metadata.name,
             one.metadata.labels or {},
-            {name: _units(value) for name, value in one.status.allocatable.items() if is_gpu(name)},
+            _gpus(one.status.allocatable),
             _unready(one.status.conditions),
+            _gpus(one.status.capacity),
+            tuple(
+                name for name, value in one.status.allocatable.items() if is_extended(name) and not is_gpu(name)
+                if _units(value)
+            ),
         )
         for one in objects
-    )
+    )  # fmt: skip
+
+
+def is_extended(resource: str) -> bool:
+    """Whether this is the name of an extended resource, which only a device plugin offers."""
+    return "/" in resource and not resource.startswith("kubernetes.io/")
+
+
+def _gpus(amounts: Quantities) -> dict[str, int]:
+    return {name: _units(value) for name, value in amounts.items() if is_gpu(name)}
 
 
 def _unready(conditions: Iterable[DoctorCondition]) -> str:
@@ -109,6 +124,9 @@ def _gpu_node(one: GPUNode) -> GpuNode:
         "" if mig is None else mig.message,
         kubelet,
         status.foreign_processes,
+        len(status.gpus),
+        tuple(f"GPU {gpu.index} ({gpu.uuid})" for gpu in status.gpus if not gpu.healthy),
+        any(gpu.mig is not None for gpu in status.gpus),
     )
 
 

@@ -14,14 +14,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from dovetail.advice.doctor.accelerators import gpus_of_type
 from dovetail.advice.doctor.mig import mig_failed, mig_pending
-from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, NodeRecord, PartRecord, Problems, logs_of
+from dovetail.advice.doctor.records import (
+    DRIVERS,
+    PRODUCT,
+    Check,
+    ClusterFacts,
+    NodeRecord,
+    PartRecord,
+    Problems,
+    RefusedPod,
+    logs_of,
+    some,
+)
+from dovetail.core.model import GPU
 
 GPU_COUNT = "nvidia.com/gpu.count"
+REPLICAS = "nvidia.com/gpu.replicas"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _WAIT_FOR_DRIVER = ("driver-validation", "k8s-driver-manager")
 _WAIT_FOR_TOOLKIT = ("toolkit-validation",)
 _WAIT_FOR_PLUGIN = ("plugin-validation",)
+_MOST_SHOWN = 300
+"""The length of a message of a runtime, which may hold a whole command line."""
+_TOOLKIT_FIX = (
+    "install NVIDIA's container toolkit on the node and set up its container runtime: nvidia-ctk runtime configure; "
+    "check that nvidia-smi runs there"
+)
 _ROLES = ("driver", "toolkit", "validator", "plugin", "discovery")
 
 Cause = Callable[[NodeRecord, ClusterFacts], tuple[str, str] | None]
@@ -118,7 +138,7 @@ CAUSES: tuple[tuple[str, str, tuple[str, ...], Cause], ...] = (
 def _bare(seen: ClusterFacts) -> Iterator[NodeRecord]:
     """Nodes that have GPUs but offer none."""
     for node in seen.nodes or ():
-        if node.label_of_gpus and not any(node.gpus.values()) and not seen.claimed(node.name):
+        if node.sign_of_gpus and not any(node.gpus.values()) and not seen.claimed(node.name):
             yield node
 
 
@@ -127,8 +147,74 @@ def _caused_by(wanted: str, seen: ClusterFacts) -> Problems:
         causes = ((name, cause(node, seen)) for name, _, _, cause in CAUSES)
         name, problem = next((name, found) for name, found in causes if found is not None)
         if name == wanted:
-            evidence = f"label {node.label_of_gpus}=true; no nvidia.com/ resource is allocatable; {problem[0]}"
+            evidence = f"label {node.sign_of_gpus}; no nvidia.com/ resource is allocatable; {problem[0]}"
             yield f"node/{node.name}", evidence, problem[1]
+
+
+def _unready(seen: ClusterFacts) -> Problems:
+    """Nodes that are not ready and still offer GPUs: the last status of their kubelet stays."""
+    for node in seen.nodes or ():
+        offered = ", ".join(f"{name}: {number}" for name, number in node.gpus.items() if number)
+        if node.unready and (offered or seen.claimed(node.name)):
+            evidence = f"its condition Ready: {node.unready}; " + (
+                f"allocatable {offered}" if offered else "a ResourceSlice for GPUs names the node"
+            )
+            yield f"node/{node.name}", evidence, f"kubectl describe node {node.name}; check its kubelet first"
+
+
+def _fewer(seen: ClusterFacts) -> Problems:
+    """Nodes that offer whole GPUs, but fewer than there are. The highest number that something states counts."""
+    for node in seen.nodes or ():
+        offered, status = node.gpus.get(GPU, 0), seen.gpu_node(node.name)
+        if not offered or node.unready or seen.claimed(node.name) or _divided(node) or status.split:
+            continue
+        counts = (
+            (status.physical, f"status.gpus of GPUNode {node.name} has"),
+            (node.capacity.get(GPU, 0), f"status.capacity, with unhealthy devices, has {GPU}:"),
+            (_number(node.labels.get(GPU_COUNT, "")), f"label {GPU_COUNT} is"),
+            (gpus_of_type(node.labels), "its instance type has"),
+        )
+        number, source = max(counts, key=lambda one: one[0])
+        if number > offered:
+            ill = f"; not healthy: {', '.join(status.unhealthy)}" if status.unhealthy else ""
+            logs = next((f"{logs_of(one.pod)}; " for one in seen.parts(node.name, "plugin")), "")
+            fix = f"{logs}on the node: nvidia-smi -L, and Xid in dmesg; a GPU that is lost needs a reset or a reboot"
+            yield f"node/{node.name}", f"allocatable {GPU}: {offered}; {source} {number}{ill}", fix
+
+
+def _divided(node: NodeRecord) -> bool:
+    """Whether its GPUs are shared or are MIG instances, so that their number is another one."""
+    others = any(number for name, number in node.gpus.items() if name != GPU)
+    return others or _number(node.labels.get(REPLICAS, "")) > 1 or "-MIG-" in node.labels.get(PRODUCT, "")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) <= 6 else 0
+
+
+def _unexpected(seen: ClusterFacts) -> Problems:
+    for node, pods in sorted(seen.pods.unexpected.items()) if seen.pods is not None else ():
+        fix = (
+            "two schedulers on the node, or a device plugin that restarted or lost a GPU: check the other findings "
+            "about it; then delete the failed pods"
+        )
+        yield f"node/{node}", f"status.reason UnexpectedAdmissionError of {_refusals(pods)}", fix
+
+
+def _toolkit_fails(seen: ClusterFacts) -> Problems:
+    for node, pods in sorted(seen.pods.unstarted.items()) if seen.pods is not None else ():
+        yield f"node/{node}", _refusals(pods), _TOOLKIT_FIX
+
+
+def _sandbox_fails(seen: ClusterFacts) -> Problems:
+    for node, pods in sorted((seen.sandboxes or {}).items()):
+        thing = f"node/{node}" if node else f"pod/{pods[0].pod}"
+        yield thing, f"event FailedCreatePodSandBox of {_refusals(pods)}", _TOOLKIT_FIX
+
+
+def _refusals(pods: tuple[RefusedPod, ...]) -> str:
+    """The pods, with the message of the first."""
+    return f"{some([one.pod for one in pods])}: {' '.join(pods[0].message.split())[:_MOST_SHOWN]}"
 
 
 def _upgrade_failed(seen: ClusterFacts) -> Problems:
@@ -161,6 +247,14 @@ CHECKS = (
         for name, wrong, needs, _ in CAUSES
         if name
     ),
+    Check("nodes/not-ready", "error", "a node that offers GPUs is not ready", ("nodes",), _unready),
+    Check("nodes/fewer-gpus", "error", "the node offers fewer GPUs than it has", ("nodes",), _fewer),
+    Check("nodes/pods-rejected", "warning", "the kubelet rejected pods, as it had not the devices for them",
+          ("pods",), _unexpected),
+    Check("container-toolkit/fails", "error", "NVIDIA's container toolkit keeps containers of the node from starting",
+          ("pods",), _toolkit_fails),
+    Check("container-toolkit/no-sandbox", "error", "the container runtime of the node is not set up for NVIDIA's GPUs",
+          ("sandboxes",), _sandbox_fails),
     Check("driver/upgrade-failed", "error", "an upgrade of the driver has failed on the node",
           ("nodes",), _upgrade_failed),
     Check("device-plugins/two-on-one-node", "error", "two device plugins offer the GPUs of one node",

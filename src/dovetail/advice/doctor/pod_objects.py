@@ -12,8 +12,16 @@ from datetime import UTC
 
 from msgspec import field
 
-from dovetail.advice.doctor.node_objects import DoctorCondition, is_gpu
-from dovetail.advice.doctor.records import PartRecord, PendingRecord, Pods, Running, Scheduler
+from dovetail.advice.doctor.node_objects import DoctorCondition, is_extended, is_gpu
+from dovetail.advice.doctor.records import (
+    PartRecord,
+    PendingRecord,
+    Pods,
+    RefusedPod,
+    Running,
+    Scheduler,
+    UnknownRequest,
+)
 from dovetail.kube.objects.base import ObjectMeta, Quantities, Wire, epoch_ms
 from dovetail.kube.objects.containers import AnyContainerState
 
@@ -38,6 +46,13 @@ _SCHEDULERS = (
     ("dovetail-scheduler-", "Dovetail"),
 )
 """The prefix of a pod's name, and its scheduler."""
+_TOOLKIT = (
+    "nvidia-container-cli", "nvidia-container-runtime", "nvidia-ctk", "libnvidia-ml.so", "unresolvable cdi devices",
+    'no runtime for "nvidia"', "failed to find runtime handler nvidia", "could not select device driver",
+)  # fmt: skip
+"""What messages of container runtimes have in them where NVIDIA's container toolkit fails or is not set up."""
+_BY_RUNTIME = ("StartError", "ContainerCannotRun")
+"""Reasons of ended containers whose message is the runtime's; that of others is written by the container."""
 
 
 class _Needs(Wire, frozen=True):
@@ -67,10 +82,29 @@ class _ContainerStatus(Wire, frozen=True):
 class _PodStatus(Wire, frozen=True):
     phase: str = ""
     reason: str = ""
+    message: str = ""
     qos_class: str = ""
     conditions: tuple[DoctorCondition, ...] = ()
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
     container_statuses: tuple[_ContainerStatus, ...] = ()
+
+
+class _Regarding(Wire, frozen=True):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class _EventSource(Wire, frozen=True):
+    host: str = ""
+
+
+class DoctorEvent(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    note: str = ""
+    regarding: _Regarding = _Regarding()
+    reporting_instance: str = ""
+    deprecated_source: _EventSource = _EventSource()
 
 
 class DoctorPod(Wire, frozen=True):
@@ -82,14 +116,20 @@ class DoctorPod(Wire, frozen=True):
 def pods_of(pods: Sequence[DoctorPod], scheduler_name: str, now_ms: int) -> Pods:
     """The pods that matter to GPUs; those of `scheduler_name` are ours."""
     parts: dict[str, tuple[PartRecord, ...]] = {}
-    misaligned: dict[str, tuple[str, ...]] = {}
+    misaligned: dict[str, list[str]] = {}
+    unexpected: dict[str, list[RefusedPod]] = {}
+    unstarted: dict[str, list[RefusedPod]] = {}
     for one in pods:
         node, role = one.spec.node_name, _role(one)
         if role is not None and node and one.status.phase not in ("Succeeded", "Failed"):
             part = PartRecord(role[0], _name(one), node, role[1], *_trouble(one))
             parts[node] = (*parts.get(node, ()), part)
         if one.status.phase == "Failed" and one.status.reason == "TopologyAffinityError":
-            misaligned[node] = (*misaligned.get(node, ()), _name(one))
+            misaligned.setdefault(node, []).append(_name(one))
+        if one.status.phase == "Failed" and one.status.reason == "UnexpectedAdmissionError" and _asks(one):
+            unexpected.setdefault(node, []).append(RefusedPod(_name(one), one.status.message))
+        if node and role is None and (message := _of_toolkit(one)):
+            unstarted.setdefault(node, []).append(RefusedPod(_name(one), message))
     asking = [one for one in pods if _asks(one) and one.status.phase in ("", "Pending", "Running")]
     return Pods(
         parts,
@@ -100,8 +140,47 @@ def pods_of(pods: Sequence[DoctorPod], scheduler_name: str, now_ms: int) -> Pods
             if one.spec.node_name
         ),
         tuple(_schedulers(pods)),
-        misaligned,
+        {node: tuple(names) for node, names in misaligned.items()},
+        {node: tuple(refused) for node, refused in unexpected.items()},
+        {node: tuple(refused) for node, refused in unstarted.items()},
+        tuple(_unknown(pods)),
     )
+
+
+def sandboxes_of(events: Iterable[DoctorEvent]) -> dict[str, tuple[RefusedPod, ...]]:
+    """The pods, by node, whose sandbox failed in NVIDIA's container toolkit."""
+    found: dict[str, dict[str, RefusedPod]] = {}
+    for one in events:
+        if one.regarding.kind == "Pod" and _names_toolkit(one.note):
+            pod = f"{one.regarding.namespace}/{one.regarding.name}"
+            node = one.deprecated_source.host or one.reporting_instance
+            found.setdefault(node, {})[pod] = RefusedPod(pod, one.note)
+    return {node: tuple(pods.values()) for node, pods in found.items()}
+
+
+def _unknown(pods: Iterable[DoctorPod]) -> Iterator[UnknownRequest]:
+    for one in pods:
+        if one.spec.node_name or one.status.phase not in ("", "Pending") or _asks(one):
+            continue
+        names = (name for each in one.spec.containers for name in each.resources.limits if is_extended(name))
+        if resources := tuple(dict.fromkeys(names)):
+            yield UnknownRequest(_name(one), resources)
+
+
+def _of_toolkit(pod: DoctorPod) -> str:
+    """The container that NVIDIA's container toolkit keeps from starting, and the message; "" if there is none."""
+    for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waits, ended = one.state.waiting, one.state.terminated or one.last_state.terminated
+        messages = [waits.message] if waits is not None else []
+        messages += [ended.message] if ended is not None and ended.reason in _BY_RUNTIME else []
+        for message in messages:
+            if not one.ready and _names_toolkit(message):
+                return f"container {one.name}: {message.strip()}"
+    return ""
+
+
+def _names_toolkit(message: str) -> bool:
+    return any(mark in message.lower() for mark in _TOOLKIT)
 
 
 def _name(pod: DoctorPod) -> str:

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from msgspec import Struct, field
 
+from dovetail.advice.doctor.accelerators import accelerator_label
 from dovetail.kube.objects.topology import ForeignProcess
 from dovetail.kube.protection import Binding, ProtectionPolicy
 
-HAS_GPUS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
+_HAS_GPUS = re.compile(
+    r"nvidia\.com/gpu\.present|feature\.node\.kubernetes\.io/pci-(?:10de|030[02]_10de(?:_[0-9a-f_]+)?)\.present"
+)
+"""Labels of the GPU Operator and of Node Feature Discovery, which names a PCI device by vendor (10de) alone or by its
+class (0300 VGA, 0302 3D), vendor, and further ids, as it is configured."""
 _WORKLOAD = "nvidia.com/gpu.workload.config"
 PRODUCT = "nvidia.com/gpu.product"
 DRIVERS = frozenset({"gpu.nvidia.com"})
@@ -18,24 +24,29 @@ DRIVERS = frozenset({"gpu.nvidia.com"})
 
 
 class NodeRecord(Struct, frozen=True):
-    """`gpus` is the allocatable amount by resource name. `unready` is the message of the condition Ready, "" if it is
-    True or missing."""
+    """`gpus` is the allocatable amount by resource name, `capacity` the same with unhealthy devices; `others` are the
+    allocatable resources that are no GPUs. `unready` is the message of the condition Ready, "" if it is True or
+    missing."""
 
     name: str
     labels: Mapping[str, str]
     gpus: Mapping[str, int]
     unready: str = ""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
     @property
-    def label_of_gpus(self) -> str:
-        """The label that states that the node has GPUs, "" for none. GPUs for virtual machines do not count."""
+    def sign_of_gpus(self) -> str:
+        """The label that states that the node has GPUs, as `key=value`; "" for none. GPUs for virtual machines do not
+        count."""
         if self.labels.get(_WORKLOAD, "").startswith("vm-"):
             return ""
-        return next((key for key in HAS_GPUS if self.labels.get(key) == "true"), "")
+        found = (f"{key}=true" for key, value in self.labels.items() if value == "true" and _HAS_GPUS.fullmatch(key))
+        return next(found, "") or accelerator_label(self.labels)
 
     @property
     def has_gpus(self) -> bool:
-        return bool(self.label_of_gpus) or any(self.gpus.values())
+        return bool(self.sign_of_gpus) or any(self.gpus.values())
 
 
 class PartRecord(Struct, frozen=True):
@@ -75,6 +86,20 @@ class Running(Struct, frozen=True):
     quality: str = ""
 
 
+class UnknownRequest(Struct, frozen=True):
+    """A pending pod that requests no GPU, but other extended resources."""
+
+    pod: str
+    resources: tuple[str, ...]
+
+
+class RefusedPod(Struct, frozen=True):
+    """A pod that its node did not start; `message` is that of its kubelet or container runtime."""
+
+    pod: str
+    message: str
+
+
 class Scheduler(Struct, frozen=True):
     """A pod of a known scheduler or quota manager for GPUs."""
 
@@ -84,13 +109,17 @@ class Scheduler(Struct, frozen=True):
 
 class Pods(Struct, frozen=True):
     """The pods of the cluster. `parts` are by node. `misaligned` are the existing pods, by node, that the kubelet
-    rejected with TopologyAffinityError."""
+    rejected with TopologyAffinityError, `unexpected` those that it rejected with UnexpectedAdmissionError, and
+    `unstarted` those whose containers fail in NVIDIA's container toolkit. `unknown` request no GPU."""
 
     parts: Mapping[str, tuple[PartRecord, ...]] = field(default_factory=dict)
     pending: tuple[PendingRecord, ...] = ()
     running: tuple[Running, ...] = ()
     schedulers: tuple[Scheduler, ...] = ()
     misaligned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unexpected: Mapping[str, tuple[RefusedPod, ...]] = field(default_factory=dict)
+    unstarted: Mapping[str, tuple[RefusedPod, ...]] = field(default_factory=dict)
+    unknown: tuple[UnknownRequest, ...] = ()
 
 
 class KubeletRecord(Struct, frozen=True):
@@ -105,7 +134,8 @@ class KubeletRecord(Struct, frozen=True):
 
 
 class GpuNode(Struct, frozen=True):
-    """The status of a GPUNode. `driver` is the message of its condition DriverReady if that is False, else "".
+    """The status of a GPUNode. `physical` is the number of its GPUs, of which `unhealthy` are; `split`: some are in MIG
+    mode. `driver` is the message of its condition DriverReady if that is False, else "".
     `mig_state` and `mig_message` are the state of its MIG layout; `foreign` are the processes on devices that their
     pods do not hold."""
 
@@ -114,6 +144,9 @@ class GpuNode(Struct, frozen=True):
     mig_message: str = ""
     kubelet: KubeletRecord | None = None
     foreign: tuple[ForeignProcess, ...] = ()
+    physical: int = 0
+    unhealthy: tuple[str, ...] = ()
+    split: bool = False
 
 
 class Webhook(Struct, frozen=True):
@@ -144,7 +177,8 @@ class Lease(Struct, frozen=True):
 class ClusterFacts(Struct, frozen=True):
     """The lists read from the cluster; None for a list that could not be read. `drivers` are the nodes of each DRA
     driver. `gpu_nodes` and `topologies` (NodeResourceTopology) are by node. `fabric` are the label keys of the
-    scheduler's option `--fabric`, from the widest to the narrowest level."""
+    scheduler's option `--fabric`, from the widest to the narrowest level. `sandboxes` are the pods, by node, whose
+    sandbox failed in NVIDIA's container toolkit by an event."""
 
     nodes: tuple[NodeRecord, ...] | None
     pods: Pods | None
@@ -157,6 +191,7 @@ class ClusterFacts(Struct, frozen=True):
     policies: tuple[ProtectionPolicy, ...] | None
     bindings: tuple[Binding, ...] | None
     fabric: tuple[str, ...]
+    sandboxes: Mapping[str, tuple[RefusedPod, ...]] | None = None
 
     def claimed(self, node: str) -> bool:
         """Whether a DRA driver offers the GPUs of the node."""

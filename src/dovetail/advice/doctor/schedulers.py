@@ -13,7 +13,9 @@ Rules
 from __future__ import annotations
 
 from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, Lease, PendingRecord, Problems, some
+from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.kube.protection import fault
+from dovetail.kube.translate.problems import nearest
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
 """Webhooks that replace the schedulerName of pods, and the name that they set."""
@@ -21,6 +23,8 @@ SETTERS = {**TAKERS, "vgpu.hami.io": "hami-scheduler"}
 """Webhooks that set the schedulerName of pods, and the name that they set."""
 _SILENT_S = 300
 _OURS = "Dovetail"
+_SIMILAR = 0.8
+"""The least similarity at which the name of a resource counts as misspelt."""
 
 
 def _share_nodes(seen: ClusterFacts) -> Problems:
@@ -118,6 +122,23 @@ def _not_offered(seen: ClusterFacts) -> Problems:
             yield f"pod/{one.pod}", evidence, "request an offered resource, change the MIG layout, or add nodes"
 
 
+def _misspelt(seen: ClusterFacts) -> Problems:
+    """Pods that request a resource that no node offers, and whose name is nearly that of GPUs."""
+    if seen.nodes is None or seen.pods is None:
+        return
+    offered = {name for node in seen.nodes for name in (*node.others, *node.gpus)}
+    known = sorted({GPU, SHARED_GPU, *(name for node in seen.nodes for name, number in node.gpus.items() if number)})
+    near: dict[str, str] = {}
+    for one in seen.pods.unknown:
+        for name in one.resources:
+            if name not in near:
+                near[name] = "" if name in offered else nearest(name.lower(), known, _SIMILAR)
+        found = [f"{name}: similar is {near[name]}" for name in one.resources if near[name]]
+        if found:
+            evidence = f"no node offers what it requests, {', '.join(found)}"
+            yield f"pod/{one.pod}", evidence, "correct the name of the resource in its limits and requests"
+
+
 def _pending(seen: ClusterFacts) -> Problems:
     missing = _missing(seen)
     for one in seen.pods.pending if seen.pods is not None else ():
@@ -150,5 +171,7 @@ CHECKS = (
           ("pods",), _unanswered),
     Check("pod-pending/not-offered", "warning", "the pod waits for a GPU resource that no node offers",
           ("nodes", "pods", "drivers"), _not_offered),
+    Check("pod-pending/misspelt", "warning", "the pod waits for a resource whose name is nearly that of GPUs",
+          ("nodes", "pods"), _misspelt),
     Check("pod-pending/unscheduled", "warning", "the pod waits for a GPU", ("pods",), _pending),
 )  # fmt: skip

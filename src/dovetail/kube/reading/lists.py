@@ -27,11 +27,12 @@ _PAGE = 500
 
 class ListRequest(Struct, frozen=True):
     """The objects of `resource`, decoded as `kind`; None for whole JSON documents with apiVersion and kind. `labels`
-    select the objects."""
+    and `fields` select the objects."""
 
     resource: Resource
     kind: type[Any] | None
     labels: Mapping[str, str] = {}
+    fields: Mapping[str, str] = {}
 
 
 class ListReply(Struct, frozen=True):
@@ -63,8 +64,8 @@ async def list_permitted(client: Client, served: Served, request: ListRequest) -
         return ListReply(())
     try:
         if request.kind is None:
-            return ListReply(await list_documents(client, resource, _selected(request.labels)))
-        listing = await list_all(client, resource, request.kind, params=_selected(request.labels))
+            return ListReply(await list_documents(client, resource, _selected(request)))
+        listing = await list_all(client, resource, request.kind, params=_selected(request))
     except NotFound:
         return ListReply(())
     except Forbidden as error:
@@ -72,8 +73,9 @@ async def list_permitted(client: Client, served: Served, request: ListRequest) -
     return ListReply(tuple(listing.objects.values()), tuple(listing.bad))
 
 
-def _selected(labels: Mapping[str, str]) -> dict[str, str]:
-    return {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else {}
+def _selected(request: ListRequest) -> dict[str, str]:
+    terms = {"labelSelector": request.labels, "fieldSelector": request.fields}
+    return {name: ",".join(f"{key}={value}" for key, value in of.items()) for name, of in terms.items() if of}
 
 
 async def list_documents(
