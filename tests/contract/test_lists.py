@@ -108,6 +108,19 @@ async def test_label_selectors(api: Api, selector: str, names: list[str]) -> Non
     assert (await api.get(api.path("configmaps"), labelSelector=selector)).names == names
 
 
+async def test_events_are_selected_by_reason(api: Api) -> None:
+    for name, reason in (("a", "FailedCreatePodSandBox"), ("b", "Scheduled")):
+        event = {
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name}, "reason": reason,
+            "note": "n", "type": "Warning", "action": "x", "reportingController": "kubelet", "reportingInstance": "n",
+            "regarding": {"kind": "Pod", "namespace": api.namespace, "name": "p"},
+            "eventTime": "2026-01-31T12:00:00.000000Z",
+        }  # fmt: skip
+        await api.create(api.path("events", version="events.k8s.io/v1"), event)
+    found = await api.get(api.path("events", version="events.k8s.io/v1"), fieldSelector="reason=FailedCreatePodSandBox")
+    assert found.names == ["a"]
+
+
 async def test_pods_are_selected_by_node_scheduler_and_phase(api: Api) -> None:
     await api.create_pod("placed")
     await api.create_pod("waiting", schedulerName="dovetail")
