@@ -81,6 +81,7 @@ KUBE_FOR_CLI = {
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus", "reading.prometheus_api"),
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.folders", "manifests.record", "manifests.templates"),
+    "manifests.workloads",
     *("translate.annotations", "translate.quarantine_budget", "yaml_text"),
 }
 """The modules of `kube` that a command may import: which cluster it is, what went wrong there and which right is

@@ -23,7 +23,7 @@ from dovetail.jobs.manifests import NEW_KINDS, JobRequest, kind_for
 from dovetail.kube.api.resources import JOBS, Resource
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
-from dovetail.views.workloads import with_pods
+from dovetail.kube.manifests.workloads import expanded
 
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
 AMOUNTS = {
@@ -62,7 +62,8 @@ def made(kind: str, request: JobRequest) -> list[dict[str, Any]]:
 
 def pods_of(objects: list[dict[str, Any]]) -> tuple[list[Pod], list[Gang]]:
     """What the scheduler reads once controllers have made the pods."""
-    found = of_documents(with_pods(Document("made", one) for one in (*objects, CLASS)), whole=False)
+    expansion = expanded(Document("made", one) for one in (*objects, CLASS))
+    found = of_documents(expansion.documents, whole=False)
     assert not found.problems
     pods = {event.pod.uid: event.pod for event in found.events if isinstance(event, PodChanged)}
     gangs = {event.gang.id: event.gang for event in found.events if isinstance(event, GangChanged)}

@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.core.policy import Policy
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import Document as Manifest
+from dovetail.kube.manifests.workloads import expanded
 from dovetail.sim.once import Once
 from dovetail.sim.report import OfferReport, SimulationRun, SnapshotReport, of_snapshot
 from dovetail.sim.workload import snapshot
@@ -51,3 +52,17 @@ def test_an_offer_has_what_is_held_and_why_it_is_not_the_first_alternative() -> 
 def test_what_can_never_be_granted() -> None:
     found = answer(*AGENTS, request("ada", "a", {"count": 3, "perNode": 2}), request("cy", "b"))
     assert states(found) == {"ada/a": ("Never", "InvalidInput"), "cy/b": ("NotYet", "PlaneMissing")}
+
+
+def test_pods_of_an_owner_that_makes_them_a_gang_are_answered_once() -> None:
+    template = {"spec": pod("default", "x", 8)["spec"]}
+    specs = {"Worker": {"replicas": 2, "template": template}}
+    job = {
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"},
+        "spec": {"pytorchReplicaSpecs": specs},
+    }  # fmt: skip
+    documents = expanded(Manifest("x", one) for one in (*AGENTS, job)).documents
+    found = answer(*(one.value for one in documents))
+    assert [(one.pod, one.code) for one in found.waiting] == [
+        ("default/train-worker-0", "GangTooLarge"), ("default/train-worker-1", "GangTooLarge"),
+    ]  # fmt: skip

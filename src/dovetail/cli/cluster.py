@@ -179,13 +179,16 @@ def submitted(files: tuple[str, ...], namespace: str) -> tuple[dict[str, Any], .
     """The objects of manifests, with the pods that controllers would make of their workloads; all pods are ours. Those
     without a namespace are in this one. Raises ClickException."""
     from dovetail.kube.manifests.documents import ManifestError, read_documents
+    from dovetail.kube.manifests.workloads import expanded
     from dovetail.views.whatif_changes import inside
-    from dovetail.views.workloads import WorkloadError, with_pods
 
     try:
-        return _usable(with_pods(inside(read_documents(files), namespace)), files)
-    except (ManifestError, WorkloadError) as error:
+        found = expanded(inside(read_documents(files), namespace))
+    except ManifestError as error:
         raise click.ClickException(str(error)) from error
+    for fault in found.faults:
+        raise click.ClickException(str(fault))
+    return _usable(found.documents, files)
 
 
 def _usable(documents: list[Document], files: tuple[str, ...]) -> tuple[dict[str, Any], ...]:

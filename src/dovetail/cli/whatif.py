@@ -45,9 +45,9 @@ def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, 
     """Submit the objects of FILE...: which start now and where, which wait and how long, which pods are evicted.
 
     Pods count as Dovetail's, whatever their schedulerName. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
-    LeaderWorkerSets, RayClusters and the training jobs of Kubeflow are replaced by the pods that their controllers
-    would create. A LeaseRequest gets offers, of which the first is accepted. Objects without a namespace are created in
-    that of the context.
+    LeaderWorkerSets, RayClusters, Jobs of Volcano and the training jobs of Kubeflow are replaced by the pods that their
+    controllers would create. A LeaseRequest gets offers, of which the first is accepted. Objects without a namespace
+    are created in that of the context.
     """
     from dovetail.views.whatif_changes import Submit
 

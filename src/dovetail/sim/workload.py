@@ -69,8 +69,9 @@ def in_queues(workload: Workload, by: Callable[[Pod], str], weights: Mapping[str
 
 def snapshot(name: str, events: Sequence[Event]) -> Workload:
     """The current state of a cluster as a workload: all pending pods of this scheduler arrive at time 0, in the order
-    of the events."""
-    waiting = [e.pod for e in events if isinstance(e, PodChanged) and e.pod.managed and not e.pod.node]
+    of the events. Of several events about a pod the last one counts, as of a pod whose gang is known only by then."""
+    last = {event.pod.uid: event.pod for event in events if isinstance(event, PodChanged)}
+    waiting = [pod for pod in last.values() if pod.managed and not pod.node]
     uids = {pod.uid for pod in waiting}
     cluster = tuple(e for e in events if not (isinstance(e, PodChanged) and e.pod.uid in uids))
     return Workload(name, cluster, tuple(SimJob(0, (pod,)) for pod in waiting))

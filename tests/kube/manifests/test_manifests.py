@@ -45,7 +45,7 @@ spec:
 JOB = """
 apiVersion: batch/v1
 kind: Job
-metadata: {name: j}
+metadata: {name: j, uid: made-already}
 spec: {completionMode: Indexed, parallelism: 2, completions: 2}
 """
 
@@ -207,7 +207,7 @@ def test_pod_groups_of_every_dialect_make_gangs(file: Path, group: str, labels: 
 
 
 def test_owners_are_found_among_the_documents(file: Path) -> None:
-    unneeded = meta("Job", "other", "batch/v1")
+    unneeded = meta("Job", "other", "batch/v1", spec="{suspend: true}")
     found = manifests_of(file, member_of("j", "a"), JOB, unneeded)
     assert gangs(found)["job.batch/default/j"].min_count == 2
     assert pods(found)["a"].gang == "job.batch/default/j"
@@ -295,8 +295,25 @@ def test_storage_queues_and_namespaces_become_events(file: Path) -> None:
     assert nodes(found)[-1].attach_limits == (("d", 3),)
 
 
-def test_controllers_make_no_pods_and_are_counted(file: Path) -> None:
-    documents = [meta("Deployment", "d", "apps/v1"), meta("Service", "s"), meta("Service", "t"), JOB]
+def test_workloads_that_nobody_has_created_yet_make_pods(file: Path) -> None:
+    template = "{spec: {priorityClassName: high, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    web = meta("Deployment", "web", "apps/v1", spec=f"{{replicas: 2, template: {template}}}")
+    wide = meta("StatefulSet", "wide", "apps/v1", spec=f"{{replicas: 1000000000, template: {template}}}")
+    found = manifests_of(file, NODE, web, wide)
+    gpus = {name: dict(pod.request.resources)["nvidia.com/gpu"] for name, pod in pods(found).items()}
+    assert gpus == {"web-new-0": 8, "web-new-1": 8}
+    assert complaints(found) == [
+        ":10: StatefulSet default/wide: spec.replicas: 1000000000 must be a whole number from 0 to 100000: no pods are "
+        "made",
+        ":8: Deployment default/web: spec.template.spec.priorityClassName: PriorityClass 'high' is not in the input: "
+        "its priority is taken for 0",
+    ]
+    assert found.skipped == {"StatefulSet": 1}
+
+
+def test_objects_that_decide_nothing_are_counted(file: Path) -> None:
+    paused = meta("Deployment", "d", "apps/v1", spec="{paused: true}")
+    documents = [paused, meta("Service", "s"), meta("Service", "t"), JOB]
     found = manifests_of(file, *documents)
     assert (found.events, found.problems) == ((), ())
     assert found.skipped == {"Deployment": 1, "Job": 1, "Service": 2}

@@ -147,8 +147,9 @@ def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, for
     --nodes --pods     a list of pods that arrive until they request 130 % of the GPUs, as in the FGD paper;
                        with --timed they arrive and end at the times of the list, with --churn at a load.
     --nodes --jobs     a list of jobs with durations that queue for a cluster such as 16x8.
-    MANIFEST...        files, folders or - (stdin) that `dovetail snapshot` or kubectl printed: which of the
-                       pending pods would be placed now, and where.
+    MANIFEST...        files, folders or - (stdin) that `dovetail snapshot` or kubectl printed, and of pods, Jobs
+                       or other workloads that nobody has created yet: which of the pending pods would be
+                       placed now, and where.
     """
     from dovetail.cli.simulate.report import compare, show
     from dovetail.sim.report import QueueReport

@@ -4,8 +4,8 @@
 Rules
 - Output of kubectl and hand-written manifests are read in the same way. What an API server would add is added:
   namespace `default`, a uid, and the defaults of `defaults`.
-- Controllers are not simulated: a Deployment makes no pods. Kinds that a scheduler does not read are
-  counted in `skipped`; so are finished pods, and owners that no pending pod needs.
+- Workloads that nobody has created yet get the pods that their controllers would make (see `workloads`). Kinds that a
+  scheduler does not read are counted in `skipped`; so are finished pods, and owners that no pending pod needs.
 - A value that cannot be used is a problem with its place, and so is one that keeps an object pending as it is written.
 - An object that is named and not there is unknown, not wrong: it is reported once, with the first object that names it,
   and the pods that need it wait.
@@ -37,6 +37,7 @@ from dovetail.kube.manifests import defaults
 from dovetail.kube.manifests.defaults import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
 from dovetail.kube.manifests.documents import Document, ManifestError, read_documents
 from dovetail.kube.manifests.record import SnapshotRecord, is_record, record_of
+from dovetail.kube.manifests.workloads import expanded
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.objects.claims import ResourceClaimTemplate
 from dovetail.kube.objects.pods import Pod as PodObject
@@ -59,6 +60,7 @@ _READ_BY_OTHERS = {
     "apps": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
     "autoscaling": "HorizontalPodAutoscaler",
     "batch": "CronJob",
+    "batch.volcano.sh": "Job",
     "coordination.k8s.io": "Lease",
     "discovery.k8s.io": "EndpointSlice",
     "events.k8s.io": "Event",
@@ -123,7 +125,16 @@ def read(
         documents = list(read_documents(names))
         if not documents:
             raise ManifestError("there is no Kubernetes object in it", ", ".join(names))
-        return of_documents(documents, scheduler_name, schedulers)
+        expansion = expanded(documents, of_cluster=True)
+        found = of_documents(expansion.documents, scheduler_name, schedulers)
+    faults = (
+        ManifestProblem(
+            fault.document.file, fault.document.line(fault.field), fault.document.path, fault.workload, fault.field,
+            f"{fault.message}: no pods are made",
+        )
+        for fault in expansion.faults
+    )  # fmt: skip
+    return structs.replace(found, problems=(*faults, *found.problems))
 
 
 def of_documents(
@@ -362,6 +373,8 @@ class _Reading:
             self._problem(obj.document, shown, problem.field if problem.field != shown else "", message)
 
     def _problem(self, document: Document, shown: str, field: str, message: str) -> None:
+        field = ".".join(part for part in (document.template, field) if part)
+        shown = document.maker or shown
         line = document.line(field)
         self.problems.append(ManifestProblem(document.file, line, document.path, shown, field, message))
 

@@ -50,12 +50,15 @@ class ManifestError(Exception):
 
 
 class Document(Struct, frozen=True):
-    """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree."""
+    """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree. A pod that
+    was made for a workload is at the place of that one, `maker`, which has it at the path `template`."""
 
     file: str
     value: Any
     path: str = ""
     node: yaml.Node | None = None
+    maker: str = ""
+    template: str = ""
 
     def line(self, field: str = "") -> int:
         """The line of the field, or of the longest part of its path that exists; 0 in a JSON file."""

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workload objects in manifests, and the pods that their controllers would make of them.
+
+Rules
+- One table of kinds has the function that makes the pods of each kind: as many as run at the same time, with the
+  names, labels, annotations and owners that controllers give them, as far as no uid and no hash is in them.
+- Where an API server would add five random characters to a name, the number of the pod is in their place; a pod with a
+  completion index has nothing there, so that its name is its host name. The template hash of a Deployment is `new`.
+- A workload makes no pods if it is suspended or paused, or if pods of it are among the documents. In what describes a
+  cluster, neither does one with a uid: it comes from an API server, where its controller has made them.
+- Pods are counted before the first is made. All workloads together make at most MOST_PODS.
+- Kinds that make pods later or on each node (CronJob, DaemonSet, autoscalers) make none here. Volume claim templates
+  are left out, and so is the affinity of `exclusive-topology`, which webhooks add to pods of JobSets and
+  LeaderWorkerSets.
+Sources: kubernetes/kubernetes pkg/controller/{job,replicaset,deployment,statefulset}; kubernetes-sigs/jobset
+pkg/controllers/jobset_controller.go and its defaults in pkg/webhooks; kubernetes-sigs/lws pkg/controllers and
+pkg/webhooks/pod_webhook.go; kubeflow/trainer, branch release-1.9, pkg/controller.v1; kubeflow/mpi-operator
+pkg/controller/mpi_job_controller.go; ray-project/kuberay ray-operator/controllers/ray/common/pod.go; volcano-sh/volcano
+pkg/controllers/job/job_controller_{util,actions}.go and pkg/webhooks/admission/jobs/mutate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.kube.gangs.made_for import TEMPLATE_HASH
+from dovetail.kube.gangs.owners import (
+    COMPLETION_INDEX,
+    JOB_LABEL,
+    JOBSET_LABEL,
+    LWS_LABEL,
+    LWS_WORKER_INDEX,
+    OLD_JOB_LABEL,
+    OWNER_KINDS,
+    RAY_LABEL,
+    TRAINING_LABEL,
+)
+from dovetail.kube.manifests.documents import Document
+from dovetail.kube.manifests.templates import group_kind
+
+MOST_PODS = 100_000
+"""Of one input. Kubernetes allows as many to an indexed Job, and 150,000 to a cluster."""
+
+_NAMESPACE = "default"
+_NAMING = (JOBSET_LABEL, LWS_LABEL, TRAINING_LABEL, RAY_LABEL)
+_VOLCANO_JOB = "batch.volcano.sh", "Job"
+_POD_GROUP = "scheduling.volcano.sh/v1beta1", "PodGroup"
+_KEPT = {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS}
+_HASH = "new"
+Manifest = dict[str, Any]
+
+
+class WorkloadFault(Exception):
+    """The pods of a workload cannot be made. `field` is the path of the value that is to blame."""
+
+    def __init__(self, document: Document, field: str, message: str) -> None:
+        super().__init__(document, field, message)
+        self.document = document
+        self.field = field
+        self.message = message
+
+    @property
+    def workload(self) -> str:
+        return _shown(self.document.value)
+
+    def __str__(self) -> str:
+        line = self.document.line(self.field)
+        place = f"{self.document.file}:{line}" if line else f"{self.document.file} {self.document.path}".rstrip()
+        return f"{place}: {self.workload}: {self.field}: {self.message}"
+
+
+class _Wrong(Exception):
+    """(field, message)"""
+
+
+class _Part(Struct, frozen=True):
+    """A part of a manifest, and the path of it."""
+
+    value: Mapping[str, Any]
+    path: str
+
+    def at(self, field: str) -> str:
+        return f"{self.path}.{field}" if self.path else field
+
+    def has(self, field: str) -> bool:
+        return field in self.value
+
+    def inner(self, field: str, default: Mapping[str, Any] | None = None) -> _Part:
+        value = self.value.get(field, default)
+        path = self.at(field)
+        if not isinstance(value, dict):
+            raise _Wrong(path, "is missing" if value is None else "must be an object")
+        return _Part(value, path)
+
+    def items(self, field: str) -> Iterator[_Part]:
+        values, path = self.value.get(field, []), f"{self.path}.{field}"
+        if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+            raise _Wrong(path, "must be a list of objects")
+        return (_Part(one, f"{path}[{i}]") for i, one in enumerate(values))
+
+    def number(self, field: str, default: int) -> int:
+        found = self.value.get(field, default)
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MOST_PODS:
+            raise _Wrong(f"{self.path}.{field}", f"{found!r} must be a whole number from 0 to {MOST_PODS}")
+        return found
+
+    def text(self, field: str, default: str = "") -> str:
+        found = self.value.get(field, default)
+        if not isinstance(found, str):
+            raise _Wrong(f"{self.path}.{field}", f"{found!r} must be a text")
+        return found
+
+
+class _Workload(Struct, frozen=True):
+    name: str
+    namespace: str
+    api_version: str
+    kind: str
+    spec: _Part
+
+    @property
+    def itself(self) -> tuple[str, str, str]:
+        return self.api_version, self.kind, self.name
+
+
+class _Pod(Struct, frozen=True):
+    """`controller` is (apiVersion, kind, name). `spec` has fields that the template does not have."""
+
+    name: str
+    controller: tuple[str, str, str]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str] = {}
+    spec: Mapping[str, Any] = {}
+
+
+class _Pods(Struct, frozen=True):
+    """`count` pods of one template; `field` is the path of their number."""
+
+    field: str
+    count: int
+    template: _Part
+    pod: Callable[[int], _Pod]
+
+
+_Maker = Callable[[_Workload], Iterator[_Pods]]
+
+
+class Expansion(Struct, frozen=True):
+    """The documents with the pods that were made, and the workloads of which none could be made."""
+
+    documents: list[Document]
+    faults: tuple[WorkloadFault, ...]
+
+
+def expanded(documents: Iterable[Document], *, of_cluster: bool = False) -> Expansion:
+    """The documents, each workload followed by its pods. `of_cluster`: they describe a cluster, and workloads with a
+    uid have their pods already. Objects that matter only for their pods are replaced by these."""
+    documents = list(documents)
+    if not any(_makes_pods(document, of_cluster) for document in documents):
+        return Expansion(documents, ())
+    owned = {owner for document in documents for owner in _owners(document.value)}
+    found: list[Document] = []
+    faults: list[WorkloadFault] = []
+    room = MOST_PODS
+    for document in documents:
+        name, kind = _called(document.value)
+        has_pods = (name, kind) in owned or (name, "") in owned
+        try:
+            made = _made(document, room) if _makes_pods(document, of_cluster) and not has_pods else []
+        except _Wrong as wrong:
+            faults.append(WorkloadFault(document, *wrong.args))
+            made = []
+        room -= len(made)
+        if not made or group_kind(document.value) in _KEPT:
+            found.append(document)
+        found += made
+    return Expansion(found, tuple(faults))
+
+
+def _metadata(value: Any) -> Mapping[str, Any]:
+    meta = value.get("metadata") if isinstance(value, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def _called(value: Any) -> tuple[str, str]:
+    meta = _metadata(value)
+    return f"{meta.get('namespace') or _NAMESPACE}/{meta.get('name')}", group_kind(value)[1]
+
+
+def _shown(value: Any) -> str:
+    name, kind = _called(value)
+    return f"{kind} {name}"
+
+
+def _owners(value: Any) -> Iterator[tuple[str, str]]:
+    """("namespace/name", kind) of the workloads that the object belongs to, by its owners and labels. A ReplicaSet is
+    called after its Deployment; a label names an object of any kind ("")."""
+    meta = _metadata(value)
+    namespace = meta.get("namespace") or _NAMESPACE
+    references, labels = meta.get("ownerReferences"), meta.get("labels")
+    for one in references if isinstance(references, list) else ():
+        name, kind = (str(one.get("name")), str(one.get("kind"))) if isinstance(one, dict) else ("", "")
+        yield f"{namespace}/{name}", kind
+        if kind == "ReplicaSet":
+            yield f"{namespace}/{name.rpartition('-')[0]}", "Deployment"
+    if group_kind(value) == ("", "Pod") and isinstance(labels, dict):
+        yield from ((f"{namespace}/{labels[label]}", "") for label in _NAMING if label in labels)
+
+
+def _makes_pods(document: Document, of_cluster: bool) -> bool:
+    return group_kind(document.value) in _MAKERS and not (of_cluster and _metadata(document.value).get("uid"))
+
+
+def _made(document: Document, room: int) -> list[Document]:
+    """The pods of a workload, and the group that they start in. Raises _Wrong."""
+    value = document.value
+    name = _metadata(value).get("name")
+    if not isinstance(name, str):
+        return []
+    spec = _Part({"spec": value.get("spec", {})}, "").inner("spec")
+    policy = spec.inner("runPolicy", {}).value
+    if True in (spec.value.get("suspend"), policy.get("suspend"), spec.value.get("paused")):
+        return []
+    namespace = _called(value)[0].partition("/")[0]
+    workload = _Workload(name, namespace, value["apiVersion"], value["kind"], spec)
+    parts = list(_MAKERS[group_kind(value)](workload))
+    total = 0
+    for part in parts:
+        total += part.count
+        if total > room:
+            raise _Wrong(part.field, f"makes {total} pods, and the input may make {room}, {MOST_PODS} in all")
+    own = replace(document, maker=_shown(value))
+    groups = _pod_groups(workload) if group_kind(value) == _VOLCANO_JOB else []
+    return [replace(own, value=one) for one in groups] + [
+        replace(own, value=_manifest(workload, part, part.pod(i)), template=part.template.path)
+        for part in parts
+        for i in range(part.count)
+    ]
+
+
+def _manifest(workload: _Workload, part: _Pods, pod: _Pod) -> Manifest:
+    template = part.template.inner("metadata", {})
+    api_version, kind, name = pod.controller
+    owner = {
+        "apiVersion": api_version, "kind": kind, "name": name,
+        "uid": f"{api_version.rpartition('/')[0]}/{kind}/{workload.namespace}/{name}",
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": pod.name, "namespace": workload.namespace,
+            "labels": {**template.inner("labels", {}).value, **pod.labels},
+            "annotations": {**template.inner("annotations", {}).value, **pod.annotations},
+            "ownerReferences": [owner],
+        },
+        "spec": {**part.template.inner("spec").value, **pod.spec},
+    }  # fmt: skip
+
+
+def _pods_of_job(job: _Part) -> tuple[str, int]:
+    """The path of the field that limits the pods of a Job, and their number."""
+    parallelism = job.number("parallelism", 1)
+    completions = job.number("completions", parallelism)
+    return f"{job.path}.{'completions' if completions < parallelism else 'parallelism'}", min(parallelism, completions)
+
+
+def _pod_of_job(name: str, job: _Part, i: int, indexed: bool) -> _Pod:
+    index = {COMPLETION_INDEX: str(i)} if indexed else {}
+    labels = {JOB_LABEL: name, OLD_JOB_LABEL: name, **index}
+    return _Pod(f"{name}-{i}", ("batch/v1", "Job", name), labels, index, {"hostname": f"{name}-{i}"} if indexed else {})
+
+
+def _job(workload: _Workload) -> Iterator[_Pods]:
+    job, name = workload.spec, workload.name
+    field, count = _pods_of_job(job)
+    indexed = job.value.get("completionMode") == "Indexed"
+    yield _Pods(field, count, job.inner("template"), lambda i: _pod_of_job(name, job, i, indexed))
+
+
+def _jobset(workload: _Workload) -> Iterator[_Pods]:
+    replicated = list(workload.spec.items("replicatedJobs"))
+    jobs = sum(one.number("replicas", 1) for one in replicated)
+    first = 0
+    for one in replicated:
+        yield _replicated_job(workload.name, one, first, jobs)
+        first += one.number("replicas", 1)
+
+
+def _replicated_job(jobset: str, replicated: _Part, first: int, jobs: int) -> _Pods:
+    """The pods of the Jobs of one entry, the first of which has the index `first` among all `jobs`."""
+    part, replicas = replicated.text("name"), replicated.number("replicas", 1)
+    template = replicated.inner("template")
+    job = template.inner("spec")
+    _, count = _pods_of_job(job)
+    # The webhook of JobSet makes Jobs indexed where they have no completion mode.
+    indexed = job.text("completionMode", "Indexed") == "Indexed"
+
+    def pod(i: int) -> _Pod:
+        k, index = divmod(i, count)
+        one = _pod_of_job(f"{jobset}-{part}-{k}", job, index, indexed)
+        marks = {
+            JOBSET_LABEL: jobset,
+            "jobset.sigs.k8s.io/replicatedjob-name": part,
+            "jobset.sigs.k8s.io/replicatedjob-replicas": str(replicas),
+            "jobset.sigs.k8s.io/global-replicas": str(jobs),
+            "jobset.sigs.k8s.io/job-index": str(k),
+            "jobset.sigs.k8s.io/job-global-index": str(first + k),
+            "jobset.sigs.k8s.io/restart-attempt": "0",
+        }
+        return replace(one, labels={**one.labels, **marks}, annotations={**one.annotations, **marks})
+
+    return _Pods(f"{replicated.path}.replicas", replicas * count, job.inner("template"), pod)
+
+
+def _replica_set(workload: _Workload, name: str = "", labels: Mapping[str, str] | None = None) -> Iterator[_Pods]:
+    """The pods of a ReplicaSet of this name, or of the ReplicaSet or ReplicationController that the workload is."""
+    spec = workload.spec
+    owner = ("apps/v1", "ReplicaSet", name) if name else workload.itself
+
+    def pod(i: int) -> _Pod:
+        return _Pod(f"{owner[2]}-{i}", owner, labels or {})
+
+    yield _Pods("spec.replicas", spec.number("replicas", 1), spec.inner("template"), pod)
+
+
+def _deployment(workload: _Workload) -> Iterator[_Pods]:
+    return _replica_set(workload, f"{workload.name}-{_HASH}", {TEMPLATE_HASH: _HASH})
+
+
+def _stateful_set(workload: _Workload) -> Iterator[_Pods]:
+    spec, name = workload.spec, workload.name
+    start = spec.inner("ordinals", {}).number("start", 0)
+
+    def pod(i: int) -> _Pod:
+        own = f"{name}-{start + i}"
+        labels = {"statefulset.kubernetes.io/pod-name": own, "apps.kubernetes.io/pod-index": str(start + i)}
+        return _Pod(own, workload.itself, labels, spec={"hostname": own})
+
+    yield _Pods("spec.replicas", spec.number("replicas", 1), spec.inner("template"), pod)
+
+
+def _leader_worker_set(workload: _Workload) -> Iterator[_Pods]:
+    both, name = workload.spec.inner("leaderWorkerTemplate"), workload.name
+    size, groups = both.number("size", 1), workload.spec.number("replicas", 1)
+    worker = both.inner("workerTemplate")
+    leader = both.inner("leaderTemplate") if both.has("leaderTemplate") else worker
+
+    def pod(group: int, i: int) -> _Pod:
+        led_by = f"{name}-{group}"
+        own = f"{led_by}-{i}" if i else led_by
+        labels = {
+            LWS_LABEL: name,
+            "leaderworkerset.sigs.k8s.io/group-index": str(group),
+            LWS_WORKER_INDEX: str(i),
+            "statefulset.kubernetes.io/pod-name": own,
+            "apps.kubernetes.io/pod-index": str(i or group),
+        }
+        annotations = {"leaderworkerset.sigs.k8s.io/size": str(size)}
+        annotations |= {"leaderworkerset.sigs.k8s.io/leader-name": led_by} if i else {}
+        return _Pod(own, ("apps/v1", "StatefulSet", led_by if i else name), labels, annotations, {"hostname": own})
+
+    workers = max(size - 1, 0)
+    yield _Pods("spec.replicas", groups if size else 0, leader, lambda i: pod(i, 0))
+    field = f"{both.path}.size"
+    yield _Pods(field, groups * workers, worker, lambda i: pod(i // workers, 1 + i % workers))
+
+
+def _training(field: str) -> _Maker:
+    def make(workload: _Workload) -> Iterator[_Pods]:
+        specs = workload.spec.inner(field)
+        for role in specs.value:
+            replica = specs.inner(role)
+            yield _replica(workload, replica, role.lower())
+
+    return make
+
+
+def _replica(workload: _Workload, replica: _Part, role: str) -> _Pods:
+    """The pods of one role, by the training operator."""
+    name = workload.name
+
+    def pod(i: int) -> _Pod:
+        labels = {
+            TRAINING_LABEL: name,
+            "training.kubeflow.org/operator-name": f"{workload.kind.lower()}-controller",
+            "training.kubeflow.org/replica-type": role,
+            "training.kubeflow.org/replica-index": str(i),
+            **({"training.kubeflow.org/job-role": "master"} if role == "master" else {}),
+        }
+        return _Pod(f"{name}-{role}-{i}", workload.itself, labels)
+
+    return _Pods(f"{replica.path}.replicas", replica.number("replicas", 1), replica.inner("template"), pod)
+
+
+def _mpi_job(workload: _Workload) -> Iterator[_Pods]:
+    """By the mpi-operator from v2 on, before by the training operator."""
+    if not workload.api_version.startswith("kubeflow.org/v2"):
+        yield from _training("mpiReplicaSpecs")(workload)
+        return
+    specs, name = workload.spec.inner("mpiReplicaSpecs"), workload.name
+    launcher, worker = specs.inner("Launcher"), specs.inner("Worker", {})
+    marks = {TRAINING_LABEL: name, "training.kubeflow.org/operator-name": "mpi-operator"}
+    role = "training.kubeflow.org/job-role"
+
+    def launched(i: int) -> _Pod:
+        pod = _pod_of_job(f"{name}-launcher", launcher, i, indexed=False)
+        return replace(pod, labels={**pod.labels, **marks, role: "launcher"})
+
+    def worked(i: int) -> _Pod:
+        labels = {**marks, role: "worker", "training.kubeflow.org/replica-index": str(i)}
+        return _Pod(f"{name}-worker-{i}", workload.itself, labels)
+
+    yield _Pods(f"{launcher.path}.replicas", 1, launcher.inner("template"), launched)
+    workers = worker.number("replicas", 0)
+    if workers:
+        yield _Pods(f"{worker.path}.replicas", workers, worker.inner("template"), worked)
+
+
+def _ray_cluster(workload: _Workload) -> Iterator[_Pods]:
+    name = workload.name
+
+    def pods(part: _Part, count: int, group: str, stem: str, node_type: str) -> _Pods:
+        labels = {
+            RAY_LABEL: name, "ray.io/group": group, "ray.io/node-type": node_type, "ray.io/is-ray-node": "yes",
+            "ray.io/identifier": f"{name}-{node_type}",
+        }  # fmt: skip
+        field = f"{part.path}.replicas"
+        return _Pods(field, count, part.inner("template"), lambda i: _Pod(f"{stem}-{i}", workload.itself, labels))
+
+    yield pods(workload.spec.inner("headGroupSpec"), 1, "headgroup", f"{name}-head", "head")
+    for one in workload.spec.items("workerGroupSpecs"):
+        group = one.text("groupName")
+        count = one.number("replicas", 0) * one.number("numOfHosts", 1)
+        if one.value.get("suspend") is not True:
+            yield pods(one, count, group, f"{name}-{group}-worker", "worker")
+
+
+def _tasks(workload: _Workload) -> Iterator[tuple[_Part, str, int]]:
+    """(task, name, replicas) with the defaults of Volcano's webhook."""
+    for i, task in enumerate(workload.spec.items("tasks")):
+        yield task, task.text("name") or f"default{i}", task.number("replicas", 1)
+
+
+def _volcano_job(workload: _Workload) -> Iterator[_Pods]:
+    queue = workload.spec.text("queue") or "default"
+    inherited = {
+        field: workload.spec.text(field) for field in ("schedulerName", "priorityClassName") if workload.spec.has(field)
+    }
+    for task, task_name, replicas in _tasks(workload):
+        yield _volcano_task(workload, task, task_name, replicas, queue, inherited)
+
+
+def _volcano_task(
+    workload: _Workload, task: _Part, task_name: str, replicas: int, queue: str, inherited: Mapping[str, str]
+) -> _Pods:
+    name, template = workload.name, task.inner("template")
+    own = template.inner("spec").value
+    spec = {field: value for field, value in inherited.items() if not own.get(field)}
+
+    def pod(i: int) -> _Pod:
+        marks = {
+            "volcano.sh/job-name": name, "volcano.sh/queue-name": queue, "volcano.sh/task-spec": task_name,
+            "volcano.sh/task-index": str(i),
+        }  # fmt: skip
+        labels = {**marks, "volcano.sh/job-namespace": workload.namespace}
+        annotations = {**marks, "scheduling.k8s.io/group-name": name, "volcano.sh/template-uid": f"{name}-{task_name}"}
+        return _Pod(f"{name}-{task_name}-{i}", workload.itself, labels, annotations, spec)
+
+    return _Pods(f"{task.path}.replicas", replicas, template, pod)
+
+
+def _pod_groups(workload: _Workload) -> list[Manifest]:
+    """Volcano's PodGroup of a Job. Its name ends in the uid of the Job, which does not exist yet: it is left out."""
+    least = {name: task.number("minAvailable", replicas) for task, name, replicas in _tasks(workload)}
+    spec = {
+        "minMember": workload.spec.number("minAvailable", 0) or sum(least.values()),
+        "minTaskMember": least,
+        "queue": workload.spec.text("queue") or "default",
+        "priorityClassName": workload.spec.text("priorityClassName"),
+    }
+    meta = {"name": workload.name, "namespace": workload.namespace}
+    api_version, kind = _POD_GROUP
+    return [{"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}]
+
+
+_MAKERS: dict[tuple[str, str], _Maker] = {
+    ("", "ReplicationController"): _replica_set,
+    ("apps", "ReplicaSet"): _replica_set,
+    ("apps", "Deployment"): _deployment,
+    ("apps", "StatefulSet"): _stateful_set,
+    ("batch", "Job"): _job,
+    ("jobset.x-k8s.io", "JobSet"): _jobset,
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
+    ("ray.io", "RayCluster"): _ray_cluster,
+    _VOLCANO_JOB: _volcano_job,
+    ("kubeflow.org", "MPIJob"): _mpi_job,
+    ("kubeflow.org", "PyTorchJob"): _training("pytorchReplicaSpecs"),
+    ("kubeflow.org", "TFJob"): _training("tfReplicaSpecs"),
+    ("kubeflow.org", "XGBoostJob"): _training("xgbReplicaSpecs"),
+    ("kubeflow.org", "PaddleJob"): _training("paddleReplicaSpecs"),
+    ("kubeflow.org", "JAXJob"): _training("jaxReplicaSpecs"),
+}
