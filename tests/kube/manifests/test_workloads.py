@@ -20,6 +20,7 @@ from dovetail.kube.manifests.workloads import MOST_PODS, expanded
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
 
+LEFT = "are left of the 100000 that all workloads of an input may make"
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "x"}, "annotations": {"dovetail.dev/max-runtime": "1h"}},
     "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {GPU: "4"}}}]},
@@ -43,6 +44,7 @@ def _pods(*objects: dict[str, Any]) -> list[dict[str, Any]]:
         (_object("batch/v1", "Job", parallelism=3, completions=2, template=TEMPLATE), ["work-0", "work-1"]),
         (_object("apps/v1", "Deployment", replicas=2, template=TEMPLATE), ["work-new-0", "work-new-1"]),
         (_object("apps/v1", "StatefulSet", replicas=2, template=TEMPLATE), ["work-0", "work-1"]),
+        (_object("apps/v1", "StatefulSet", ordinals={"start": 5}, template=TEMPLATE), ["work-5"]),
         (_object("apps/v1", "ReplicaSet", template=TEMPLATE), ["work-0"]),
         (
             _object(
@@ -68,7 +70,10 @@ def _pods(*objects: dict[str, Any]) -> list[dict[str, Any]]:
         (
             _object(
                 "ray.io/v1", "RayCluster", headGroupSpec={"template": TEMPLATE},
-                workerGroupSpecs=[{"groupName": "g", "replicas": 2, "template": TEMPLATE}],
+                workerGroupSpecs=[
+                    {"groupName": "g", "replicas": 1, "numOfHosts": 2, "template": TEMPLATE},
+                    {"groupName": "h", "replicas": 1, "suspend": True, "template": TEMPLATE},
+                ],
             ),
             ["work-head-0", "work-g-worker-0", "work-g-worker-1"],
         ),
@@ -112,14 +117,14 @@ def test_a_workload_whose_pods_are_there_makes_no_others() -> None:
                     }
                 ],
             ),
-            "spec.replicatedJobs[0].replicas: makes 10000000000 pods, and the input may make 100000, 100000 in all",
+            f"spec.replicatedJobs[0].replicas: makes 10000000000 pods, and {MOST_PODS} {LEFT}",
         ),
         (
             _object(
                 "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", replicas=MOST_PODS,
                 leaderWorkerTemplate={"size": MOST_PODS, "workerTemplate": TEMPLATE},
             ),
-            "spec.leaderWorkerTemplate.size: makes 10000000000 pods, and the input may make 100000, 100000 in all",
+            f"spec.leaderWorkerTemplate.size: makes 10000000000 pods, and {MOST_PODS} {LEFT}",
         ),
         (_object("batch.volcano.sh/v1alpha1", "Job", tasks={}), "spec.tasks: must be a list of objects"),
     ],
@@ -140,7 +145,7 @@ def test_all_workloads_of_an_input_share_one_bound() -> None:
     assert len(found.documents) == 3
     (fault,) = found.faults
     assert (fault.field, fault.message) == (
-        "spec.replicas", f"makes {MOST_PODS - 1} pods, and the input may make {MOST_PODS - 2}, {MOST_PODS} in all",
+        "spec.replicas", f"makes {MOST_PODS - 1} pods, and {MOST_PODS - 2} {LEFT}",
     )  # fmt: skip
 
 

@@ -232,7 +232,8 @@ def _made(document: Document, room: int) -> list[Document]:
     for part in parts:
         total += part.count
         if total > room:
-            raise _Wrong(part.field, f"makes {total} pods, and the input may make {room}, {MOST_PODS} in all")
+            left = f"{room} are left of the {MOST_PODS} that all workloads of an input may make"
+            raise _Wrong(part.field, f"makes {total} pods, and {left}")
     own = replace(document, maker=_shown(value))
     groups = _pod_groups(workload) if group_kind(value) == _VOLCANO_JOB else []
     return [replace(own, value=one) for one in groups] + [
