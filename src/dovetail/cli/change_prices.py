@@ -21,7 +21,7 @@ from dovetail.history.records import GpuSpan
 from dovetail.views.priced_gpus import ChangedNodes, PricedNode, SubmittedGpus
 from dovetail.views.whatif import WhatIf
 
-_NO_NODE = Unpriced("the node that it runs on is not known", "")
+_NO_NODE = Unpriced("it gets no node in the look-ahead", "")
 
 
 class PricedNodes(Struct, frozen=True):

@@ -159,7 +159,7 @@ def _metadata_of(pod: dict[str, Any]) -> tuple[str, dict[str, str], dict[str, st
 
 
 def test_a_jobset_numbers_its_jobs_and_their_pods() -> None:
-    """As in the table of labels of https://jobset.sigs.k8s.io/docs/concepts."""
+    """The labels that JobSet writes, by its table of labels."""
     job = {"parallelism": 2, "completions": 2, "template": TEMPLATE}
     replicated = [{"name": name, "replicas": 2, "template": {"spec": job}} for name in ("driver", "workers")]
     *_, last = _pods(_object("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=replicated))
@@ -181,7 +181,7 @@ def test_a_jobset_numbers_its_jobs_and_their_pods() -> None:
 
 
 def test_a_leader_worker_set_has_a_stateful_set_of_leaders_and_one_of_each_groups_workers() -> None:
-    """As in https://lws.sigs.k8s.io/docs/concepts and its labels and annotations."""
+    """The labels and annotations that LeaderWorkerSet writes."""
     leader = {"spec": {"containers": [{"name": "leader"}]}}
     both = {"size": 3, "leaderTemplate": leader, "workerTemplate": TEMPLATE}
     pods = _pods(_object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", replicas=2, leaderWorkerTemplate=both))
@@ -218,7 +218,7 @@ def test_the_mpi_operator_starts_its_launcher_by_a_job() -> None:
 
 
 def test_a_volcano_job_is_a_gang_by_its_own_pod_group(tmp_path: Path) -> None:
-    """The example of https://volcano.sh/en/docs/vcjob: a task of one master, one of two workers, all at once."""
+    """A Volcano Job as in its documents: a task of one master, one of two workers, all at once."""
     own = {"metadata": TEMPLATE["metadata"], "spec": TEMPLATE["spec"] | {"priorityClassName": "low"}}
     tasks = [{"name": "master", "template": own}, {"replicas": 2, "template": TEMPLATE}]
     job = _object("batch.volcano.sh/v1alpha1", "Job", tasks=tasks, priorityClassName="high", schedulerName="volcano")
