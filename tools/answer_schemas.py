@@ -20,6 +20,7 @@ from dovetail.advice.migrate.plan import PlanStep
 from dovetail.cli.advise_report import JobAdviceList
 from dovetail.cli.agent.inspect_report import Inspection
 from dovetail.cli.change_prices import PricedWhatIf
+from dovetail.cli.check_report import ManifestCheck
 from dovetail.cli.demo.agents_story import AgentsDemo
 from dovetail.cli.demo.jobs import DemoAnswer
 from dovetail.cli.doctor.answer import DoctorAnswer
@@ -80,6 +81,7 @@ KINDS: dict[str, AnswerKind] = {
     "AgentsDemo": AnswerKind(AgentsDemo, "demo agents"),
     "ArrivalReport": AnswerKind(ArrivalReport, "simulate", SEVERAL),
     "Capacity": AnswerKind(CapacityAnswer, "capacity"),
+    "Check": AnswerKind(ManifestCheck, "check"),
     "Cost": AnswerKind(CostAnswer, "cost"),
     "DefragPlan": AnswerKind(Defrag, "defrag"),
     "Demo": AnswerKind(DemoAnswer, "demo"),

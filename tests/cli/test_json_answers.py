@@ -64,7 +64,7 @@ ALONE: list[tuple[str, str]] = [
 OWN_FORMS = ("LintFinding", "Migration", "MigrationStep")
 ELSEWHERE = {
     "AgentInspection": "agent/test_inspect.py", "AgentsDemo": "demo/test_agents.py",
-    "Capacity": "test_capacity.py", "Cost": "test_cost.py",
+    "Capacity": "test_capacity.py", "Check": "test_check.py", "Cost": "test_cost.py",
     "Demo": "demo/test_jobs.py", "HistoryJob": "test_history.py", "IdleList": "test_idle.py",
     "JobAdviceList": "test_advise.py", "QueueReport": "simulate/test_simulate.py",
     "ReplayDifference": "../recording/test_decided.py", "ReplayReport": "replay/test_replay.py",

@@ -57,6 +57,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     ),
     "dovetail submit later.yaml": (r"team-a/later",),
     "dovetail lint later.yaml": (r"no finding",),
+    "dovetail check later.yaml": (r"runs +team-a/later in", r"change +nothing"),
     "dovetail wait train --for started": (r"Job team-a/train: 2 pods run",),
     "dovetail hold big": (r"team-a/big.* held",),
     "dovetail release big": (r"team-a/big.* released",),

@@ -26,6 +26,7 @@ _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "cancel": "Cancel jobs: delete the object of each, and so its pods.",
     "capacity": "Advise which GPUs to rent, buy or give back, from what was held and what waited.",
+    "check": "Check manifests before they are submitted: whether they will run, and what to change.",
     "collector": "Write the history of a cluster into a file, for `history`.",
     "completion": "Print the script by which a shell completes commands, options and names.",
     "cost": "Show what the GPUs of a period cost, by team, user, job, model or another grouping.",

@@ -16,6 +16,7 @@ from dovetail.cli.output import looking_ahead
 from dovetail.cli.price_options import book_of, price_options
 
 if TYPE_CHECKING:
+    from dovetail.cli.change_prices import PricedWhatIf
     from dovetail.cost.price_sources import PriceSources
     from dovetail.views.whatif import WhatIf
     from dovetail.views.whatif_changes import Change
@@ -181,17 +182,23 @@ def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((match[1], match[2]) for match in found if match is not None)
 
 
-def _answer(source: ClusterSource, prices: PriceSources, form: AnswerForm, change: Change) -> None:
+def predicted(source: ClusterSource, prices: PriceSources, change: Change) -> PricedWhatIf:
+    """What the change does, and what it costs. Raises ClickException."""
     from dovetail.cli.change_prices import priced_whatif
-    from dovetail.cli.whatif_report import show
     from dovetail.cost.price_rules import CurrencyError
 
     book = book_of(prices)
     found = _ask(source, change) or _work_out(source, change)
     try:
-        answer = priced_whatif(found, book)
+        return priced_whatif(found, book)
     except CurrencyError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _answer(source: ClusterSource, prices: PriceSources, form: AnswerForm, change: Change) -> None:
+    from dovetail.cli.whatif_report import show
+
+    answer = predicted(source, prices, change)
     if form.whole:
         write_answer(form, "WhatIf", answer)
     else:

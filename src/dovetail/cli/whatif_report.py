@@ -113,15 +113,16 @@ def _start(state: str, expected: Expected | None, now_ms: int) -> str:
 
 def _where(one: WhatifOutcome) -> str:
     if one.granted:
-        return f"{_places(one)}: {one.granted}"
+        return f"{places_of(one)}: {one.granted}"
     if one.places:
-        return _places(one)
+        return places_of(one)
     if one.state == When.NEVER or one.after is None:
         return one.code
     return one.after.basis
 
 
-def _places(one: WhatifOutcome) -> str:
+def places_of(one: WhatifOutcome) -> str:
+    """`gpu-1 GPU 0-3 at 300 of 450 GB/s; gpu-2 and 5 more`."""
     shown = []
     for place in one.places[:_NODES_SHOWN]:
         which = f" GPU {indices(place.gpus)}" if place.gpus else ""

@@ -176,10 +176,10 @@ def _fewer(seen: ClusterFacts) -> Problems:
         )
         number, source = max(counts, key=lambda one: one[0])
         if number > offered:
-            ill = f"; not healthy: {', '.join(status.unhealthy)}" if status.unhealthy else ""
+            unhealthy = f"; not healthy: {', '.join(status.unhealthy)}" if status.unhealthy else ""
             logs = next((f"{logs_of(one.pod)}; " for one in seen.parts(node.name, "plugin")), "")
             fix = f"{logs}on the node: nvidia-smi -L, and Xid in dmesg; a GPU that is lost needs a reset or a reboot"
-            yield f"node/{node.name}", f"allocatable {GPU}: {offered}; {source} {number}{ill}", fix
+            yield f"node/{node.name}", f"allocatable {GPU}: {offered}; {source} {number}{unhealthy}", fix
 
 
 def _divided(node: NodeRecord) -> bool:

@@ -76,7 +76,7 @@ class SourceDialect(Struct, frozen=True):
     template. `schedulers` are the schedulerNames of the dialect.
 
     `domains` are the domains, with their subdomains, of its labels, annotations and resources: each that no step
-    migrates is reported. `no_equal` says of a name what to do instead; a name there belongs to the dialect in any
+    migrates is reported. `no_equal` has for a name what to do instead; a name there belongs to the dialect in any
     domain."""
 
     name: str

@@ -235,6 +235,21 @@ def _refuse_contradictions(
             raise click.UsageError(why)
 
 
+def linted(paths: tuple[str, ...], inventory: tuple[str, ...]) -> list[LintFinding]:
+    """The findings of all rules in the files, with what is known of the nodes from the inventory. Raises
+    ClickException."""
+    from dovetail.advice.lint.rules import RULES
+
+    files = [read(name) for name in names(paths, Ignored(True))]
+    try:
+        known = _inventory_facts(tuple(names(inventory)))
+    except NotKnown:
+        known = Facts()
+    objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
+    facts = replace(known, objects=objects + known.objects)
+    return [finding for file in files for finding in _findings(file, facts, RULES)]
+
+
 def _fixed(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
     from dovetail.advice.lint.fix import fixed
 
@@ -256,10 +271,13 @@ def _cluster_facts(source: InventorySource) -> Facts:
         from dovetail.cli.lint.cluster import read_facts
 
         return read_facts(config_of(source.kubeconfig, source.context), NotKnown)
-    if not source.inventory:
-        return Facts()
+    return _inventory_facts(source.inventory) if source.inventory else Facts()
+
+
+def _inventory_facts(inventory: tuple[str, ...]) -> Facts:
+    """Raises NotKnown."""
     objects = []
-    for file in map(read, source.inventory):
+    for file in map(read, inventory):
         errors = [file.error] if file.error else [each.error for each in file.documents if each.error]
         for error in errors:
             place = f"{file.name}:{error.line}" if error.line else file.name
@@ -267,5 +285,5 @@ def _cluster_facts(source: InventorySource) -> Facts:
         objects += [whole for document in file.documents for whole in document.objects()]
     facts = facts_of(objects)
     if not facts.nodes:
-        raise NotKnown(f"{', '.join(source.inventory)}: no Node found; `kubectl get nodes -o yaml` prints them")
+        raise NotKnown(f"{', '.join(inventory)}: no Node found; `kubectl get nodes -o yaml` prints them")
     return facts

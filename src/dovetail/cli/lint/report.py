@@ -101,14 +101,15 @@ def _kind(whole: Field) -> str:
     return f"{kind}.{group}" if kind and group else kind or "a document without apiVersion and kind"
 
 
+def reported(one: LintFinding) -> ReportedFinding:
+    return ReportedFinding(
+        one.rule, one.level, one.file, one.line, one.column, one.object, one.path, one.message, one.effect, one.guess,
+        one.fixable, one.patch,
+    )  # fmt: skip
+
+
 def as_json(report: LintReport) -> str:
-    found = [
-        ReportedFinding(
-            one.rule, one.level, one.file, one.line, one.column, one.object, one.path, one.message, one.effect,
-            one.guess, one.fixable, one.patch,
-        )
-        for one in report.findings
-    ]  # fmt: skip
+    found = [reported(one) for one in report.findings]
     return json.dumps(versioned("LintFinding", found), indent=2, ensure_ascii=False) + "\n"
 
 

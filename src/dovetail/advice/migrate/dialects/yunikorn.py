@@ -106,7 +106,9 @@ def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[MigrationSte
             if old and (name == _QUEUE or marked):
                 # Two queues of YuniKorn may have the same last part; names of Dovetail's are unique in the cluster.
                 name = old.text.removeprefix(_ROOT)
-                path = ", by its whole path, as queues of other parents may end alike" if "." in name else ""
+                path = (
+                    ", by its whole path, as queues of other parents may have the same last name" if "." in name else ""
+                )
                 yield moved(whole, old, name, f"queue {old.value}{path}")
 
 
