@@ -21,6 +21,7 @@ from dovetail.cli.lint.left_out import LeftOut
 from dovetail.cli.lint.settings import FILE, BadSettings, settings_of
 from dovetail.cli.manifest_files import File, names, read, show_diffs, written
 from dovetail.cli.output import count
+from dovetail.kube.api.gc_pause import gc_paused
 from dovetail.kube.manifests.documents import STDIN
 from dovetail.kube.manifests.folders import Ignored
 
@@ -133,6 +134,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @click.option("--deny", type=_Rules(), default=(), help="With --policy: these rules deny; all others warn.")
 @kubeconfig_options
+@gc_paused()
 def command(
     paths: tuple[str, ...],
     fix: bool,
@@ -160,7 +162,6 @@ def command(
     Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage, also in the
     configuration. 3: the inventory or the cluster cannot be read.
     """
-    from dovetail.advice.lint import admission
     from dovetail.advice.lint.rules import RULES
     from dovetail.cli.lint import report as lint_report
 
@@ -177,6 +178,8 @@ def command(
                 f"--deny {','.join(missing)}: CEL cannot express it, or --only or --skip excludes it; possible are "
                 f"{available}"
             )
+        from dovetail.advice.lint import admission
+
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
     ignored = Ignored(True, ((Path.cwd(), exclude), (folder, settings.exclude)))
