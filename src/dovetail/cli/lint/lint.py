@@ -125,6 +125,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--fail-on", type=click.Choice(list(_FAIL_ON)),
     help="Exit with 1 if there is a finding of this level or a worse one; without it: error.",
 )  # fmt: skip
+@click.option("--fail-unchecked", is_flag=True, help="Exit with 1 also if something was not checked: see the report.")
 @click.option(
     "--explain", type=_Rules(), expose_value=False, is_eager=True, callback=_explain, help="Explain rules and exit."
 )
@@ -149,6 +150,7 @@ def command(
     baseline: str | None,
     write_baseline: str | None,
     fail_on: str | None,
+    fail_unchecked: bool,
     policy: bool,
     deny: tuple[str, ...],
     kubeconfig: str | None,
@@ -159,7 +161,8 @@ def command(
     PATH is a file, a folder, or - for standard input, such as rendered templates. Of a folder, what .gitignore files
     name is left out. Templates that were not rendered are skipped, and counted.
 
-    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage, also in the
+    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one, or with --fail-unchecked something was
+    not checked. 2: wrong usage, also in the
     configuration. 3: the inventory or the cluster cannot be read.
     """
     from dovetail.advice.lint.rules import RULES
@@ -206,14 +209,15 @@ def command(
         new = new_findings(found, read_baseline(Path(known)), Path(known).parent)
         left_out.known, found = len(found) - len(new), new
     fatal = frozenset(level for level in Severity if level in _FAIL_ON[fail_on or settings.fail_on or "error"])
+    missed = (*lint_report.unchecked(objects), *left_out.missed())
     if not diff:
         named = tuple(file.name for file in files)
-        report = lint_report.LintReport(tuple(found), named, objects, rules, fatal, tuple(left_out.lines()))
+        report = lint_report.LintReport(tuple(found), named, objects, rules, fatal, (*missed, *left_out.lines()))
         click.echo(lint_report.WRITERS[output](report), nl=False, err=fix and STDIN in paths)
         if output != "text":
             for line in report.left_out:
                 click.echo(line, err=True)
-    if any(one.level in fatal for one in found):
+    if any(one.level in fatal for one in found) or (fail_unchecked and missed):
         sys.exit(1)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -81,10 +81,14 @@ def _summary(report: LintReport) -> list[str]:
     fixable = sum(one.fixable for one in report.findings)
     if fixable:
         lines.append(f"--fix fixes {fixable} of them; --diff shows how")
-    unknown = Counter(_kind(whole) for whole in report.objects if not _known(whole))
-    if unknown:
-        lines.append("not checked: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items())))
     return [*lines, *report.left_out]
+
+
+def unchecked(objects: Iterable[Field]) -> Iterator[str]:
+    """A line with the kinds that no rule reads, if there are any."""
+    unknown = Counter(_kind(whole) for whole in objects if not _known(whole))
+    if unknown:
+        yield "not checked: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items()))
 
 
 def _known(whole: Field) -> bool:
