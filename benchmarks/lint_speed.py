@@ -35,6 +35,13 @@ META = {"labels": {"team": "vision"}}
 FAULT_EVERY = 10
 
 
+class _Written(yaml.SafeDumper):
+    """Without aliases for what is there twice, as people write."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def pod_spec(number: int) -> dict[str, Any]:
     gpus = (1, 2, 4, 8)[number % 4]
     amounts = {"cpu": str(8 * gpus), "memory": f"{60 * gpus}Gi", "nvidia.com/gpu": gpus}
@@ -92,7 +99,8 @@ def write(folder: Path, files: int) -> None:
         version, kind, spec = KINDS[number % len(KINDS)]
         meta = {"name": f"{kind.lower()}-{number}", "namespace": "vision", **META}
         whole = {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec(number)}
-        text = yaml.safe_dump(whole, sort_keys=False, default_flow_style=None if number % 3 == 0 else False, width=110)
+        flow = None if number % 3 == 0 else False
+        text = yaml.dump(whole, sort_keys=False, default_flow_style=flow, width=110, Dumper=_Written)
         path = folder / f"{number // 100:03}" / f"{number:05}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"# Number {number} of {files}.\n{text}")

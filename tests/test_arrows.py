@@ -71,6 +71,7 @@ KUBE_FOR_CLI = {
     *(
         "api.config",
         "api.errors",
+        "api.gc_pause",
         "api.rights",
         "maintenances",
         "namespaces",

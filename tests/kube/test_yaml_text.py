@@ -190,3 +190,12 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
 def test_the_loader_reads_several_documents() -> None:
     text = "a: &a {k: 1}\nb: {<<: *a}\n---\na: &a {k: 2}\nb: {<<: *a}\n"
     assert list(yaml.load_all(text, Loader)) == list(yaml.load_all(text, yaml.CSafeLoader))
+
+
+def test_a_mapping_that_is_tagged_as_a_text_is_no_key() -> None:
+    with pytest.raises(yaml.YAMLError):
+        read_yaml("? !!str {a: b}\n: c\n")
+
+
+def test_a_number_and_a_text_are_different_keys() -> None:
+    assert read_yaml('1: a\n"1": b\n<<: {c: d}\n') == {1: "a", "1": "b", "c": "d"}

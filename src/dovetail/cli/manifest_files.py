@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -71,6 +70,9 @@ def written(old: File, new: File) -> File:
 
 def _replace(path: Path, data: bytes) -> None:
     """Replace the file atomically: if the write fails, the file stays as it was. Raises ClickException."""
+    # Imported here: most runs write nothing.
+    import tempfile
+
     try:
         real = path.resolve()
         with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:

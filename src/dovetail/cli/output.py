@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 
-from dovetail.cli.console import Console
 from dovetail.cli.names import complete_namespaces
 
 if TYPE_CHECKING:
@@ -116,13 +114,20 @@ def printable(text: str) -> str:
 def foreign(text: str) -> str:
     """Text of another writer: without control characters, and never markup."""
     clean = printable(text)
-    return escape(clean) if "[" in clean or "\\" in clean else clean
+    if "[" not in clean and "\\" not in clean:
+        return clean
+    # Imported here: rich takes a sixth of the start of a command that shows no table.
+    from rich.markup import escape
+
+    return escape(clean)
 
 
 @contextmanager
 def looking_ahead() -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error, if that is a terminal: how many of the waiting jobs have started in the
     look-ahead."""
+    from dovetail.cli.console import Console
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda started, waiting: None

@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ MOST_REPEATED = 100_000
 DEEPEST = 200
 LONGEST_NUMBER = 1000
 _TAG = "tag:yaml.org,2002:"
+_TEXT, _MAP, _LIST = f"{_TAG}str", f"{_TAG}map", f"{_TAG}seq"
+_ANCHOR, _ALIAS = re.compile(r"&([\w-]+)", re.ASCII), re.compile(r"\*([\w-]+)", re.ASCII)
 _MOST_SHOWN = 40
 _LONG = 64
 """Characters: a long text counts as one value for each of these."""
@@ -51,7 +54,7 @@ class Loader(yaml.CSafeLoader):
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
         self._level = 0
-        self._may_repeat = not isinstance(stream, str) or "*" in stream
+        self._may_repeat = not isinstance(stream, str) or _has_aliases(stream)
         self._flat: set[int] = set()
 
     def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
@@ -62,11 +65,42 @@ class Loader(yaml.CSafeLoader):
     def ascend_resolver(self) -> None:
         self._level -= 1
 
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        """The tag of a node without one, as PyYAML finds it, without its work for what this loader does not have."""
+        if kind is not yaml.ScalarNode:
+            return _MAP if kind is yaml.MappingNode else _LIST
+        if implicit[0]:
+            for tag, pattern in self.yaml_implicit_resolvers.get(value[:1], ()):
+                if pattern.match(value):
+                    return str(tag)
+        return _TEXT
+
     def construct_document(self, node: yaml.Node | None) -> Any:
+        if node is None:
+            return None
         self._flat.clear()
-        if self._may_repeat and node is not None:
+        if self._may_repeat:
             _bounded(node)
-        return super().construct_document(node)
+        try:
+            return self._value(node)
+        finally:
+            self.constructed_objects.clear()
+            self.recursive_objects.clear()
+
+    def _value(self, node: yaml.Node) -> Any:
+        """The value of a node. Most have the usual tags and keys: PyYAML's way is long for those."""
+        if isinstance(node, yaml.ScalarNode):
+            return node.value if node.tag == _TEXT else self.construct_object(node, deep=True)
+        if node.tag == _LIST and isinstance(node, yaml.SequenceNode):
+            return [self._value(one) for one in node.value]
+        if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
+            return self.construct_object(node, deep=True)
+        if any(key.tag != _TEXT or not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+            return self.construct_object(node, deep=True)
+        found = {key.value: self._value(inner) for key, inner in node.value}
+        if len(found) < len(node.value):
+            self.flatten_mapping(node)
+        return found
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Put the pairs of merge keys in their place. PyYAML calls it again for each mapping that merges this one."""
@@ -80,6 +114,11 @@ class Loader(yaml.CSafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
                 seen.add((key.tag, key.value))
         super().flatten_mapping(node)
+
+
+def _has_aliases(text: str) -> bool:
+    """Whether a text may have aliases of its anchors."""
+    return "&" in text and "*" in text and not set(_ANCHOR.findall(text)).isdisjoint(_ALIAS.findall(text))
 
 
 def _bounded(root: yaml.Node) -> None:

@@ -242,6 +242,21 @@ def test_kinds_that_are_not_known_are_named() -> None:
     assert result.stdout.splitlines() == ["no finding in 3 objects of 1 file", printed]
 
 
+@pytest.mark.parametrize("text", ["apiVersion: example.com/v1\nkind: Foo\n", "kind: Pod\nspec: {{ .Values.spec }}\n"])
+def test_what_is_not_checked_can_fail(text: str) -> None:
+    assert lint("-", stdin=text).exit_code == 0
+    result = lint("-", "--fail-unchecked", stdin=text)
+    assert result.exit_code == 1
+    assert any(line.startswith(("not checked: Foo", "skipped: 1 template")) for line in result.stdout.splitlines())
+    assert lint("-", "--fail-unchecked", stdin="apiVersion: v1\nkind: Service\n").exit_code == 0
+
+
+@pytest.mark.parametrize("group", ["scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"])
+def test_pod_groups_are_checked(group: str) -> None:
+    text = f"apiVersion: {group}\nkind: PodGroup\nmetadata: {{name: a}}\nspec: {{minMember: 2}}\n"
+    assert lint("-", stdin=text).stdout.splitlines() == ["no finding in 1 object of 1 file"]
+
+
 def test_a_pod_template_of_an_unknown_kind_is_checked() -> None:
     inner = "".join(f"  {line}\n" for line in BAD[BAD.index("spec:") :].splitlines())
     text = f"apiVersion: example.com/v1\nkind: Farm\nmetadata: {{name: a}}\ncow:\n{inner}"

@@ -15,7 +15,7 @@ from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules import BY_ID
 from dovetail.advice.lint.source import SourceDocument, Unreadable
-from dovetail.advice.lint.suppressions import suppressions
+from dovetail.advice.lint.suppressions import Silence, suppressions
 
 UNREADABLE = "G00"
 """The id of findings about unreadable documents and invalid suppression comments."""
@@ -64,7 +64,7 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
     if document.error is not None:
         yield unreadable(document.file, document.error)
         return
-    silent = []
+    valid = []
     for one in suppressions(document.text, BY_ID):
         if one.wrong:
             line = document.first_line + one.line - 1
@@ -72,13 +72,13 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
                 UNREADABLE, Severity.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), ()
             )
         else:
-            silent.append(one)
+            valid.append(one)
+    silence = Silence(valid)
     for whole in document.objects():
         name = name_of(whole)
         for rule, found in _found(whole, facts, rules):
             line, column = document.position(found.field.path)
-            inside = line - document.first_line + 1
-            if any(rule.id in one.rules and one.first <= inside <= one.last for one in silent):
+            if silence.covers(rule.id, line - document.first_line + 1):
                 continue
             level = Severity.WARNING if found.guess and rule.level is Severity.ERROR else rule.level
             patch = tuple(json_patch(document.value, found.edits)) if found.edits else ()

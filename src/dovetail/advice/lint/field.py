@@ -28,7 +28,7 @@ class Field(Struct, frozen=True):
                 value = value.get(step) if isinstance(value, dict) else None
             else:
                 value = value[step] if isinstance(value, list) and step < len(value) else None
-        return Field(value, (*self.path, *steps))
+        return Field(value, self.path + steps)
 
     def each(self) -> Iterator[Field]:
         """The items of a list; none if the value is not a list."""

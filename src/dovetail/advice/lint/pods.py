@@ -10,6 +10,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.quantities import QuantityError, parse
@@ -18,6 +19,7 @@ from dovetail.kube.manifests.templates import group_kind, templates
 _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
 
 
+@remembered(64)
 def is_gpu(resource: str) -> bool:
     """Whether this is a resource of NVIDIA's device plugin: whole, MIG or shared GPUs."""
     return resource in (GPU, SHARED_GPU) or names.read(resource) is not None
@@ -50,11 +52,11 @@ class Template(Struct, frozen=True, dict=True):
         """The API group and kind of the object."""
         return group_kind(self.whole.value)
 
-    @property
+    @cached_property
     def spec(self) -> Field:
         return self.field.at("spec")
 
-    @property
+    @cached_property
     def meta(self) -> Field:
         return self.field.at("metadata")
 
@@ -67,7 +69,7 @@ class Template(Struct, frozen=True, dict=True):
     def init_containers(self) -> tuple[Field, ...]:
         return tuple(self.spec.at("initContainers").each())
 
-    @property
+    @cached_property
     def all_containers(self) -> tuple[Field, ...]:
         return self.init_containers + self.containers
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -42,12 +43,11 @@ class NotRendered(Unreadable):
 
 class SourceDocument(Struct, frozen=True):
     """One YAML document of a file: its text with the lines before it, the line of the file at which the text begins,
-    the tree with marks, and the value. If it cannot be read, `error` is set, without tree and value."""
+    and the value. If it cannot be read, `error` is set, without a value."""
 
     file: str
     text: str
     first_line: int
-    root: yaml.Node | None = None
     value: Any = None
     error: Unreadable | None = None
 
@@ -57,7 +57,7 @@ class SourceDocument(Struct, frozen=True):
 
     def position(self, path: Path) -> tuple[int, int]:
         """(line, column), from 1, of the key or item of a field, or of its nearest existing ancestor."""
-        node, at = self.root, self.root
+        node = at = _tree(self.text)
         for step in path:
             if isinstance(node, yaml.MappingNode):
                 pair = next((pair for pair in reversed(node.value) if pair[0].value == str(step)), None)
@@ -103,13 +103,27 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
         return replace(bare, error=_not_rendered(text, template, first_line))
     loader = Loader(text)
     try:
-        root = loader.get_single_node()
-        return replace(bare, root=root, value=loader.construct_document(root) if root is not None else None)
+        return SourceDocument(file, text, first_line, loader.get_single_data())
     except yaml.YAMLError as error:
         template = _BRACES.search(text)
         if template is not None:
             return replace(bare, error=_not_rendered(text, template, first_line))
         return replace(bare, error=_broken(error, file, first_line))
+    finally:
+        loader.dispose()
+
+
+@lru_cache(maxsize=1)
+def _tree(text: str) -> yaml.Node | None:
+    """The tree with marks of a readable text. It is ten times as large as the value, and only findings need it: those
+    of a text come one after another."""
+    loader = Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is not None and "<<" in text:
+            # This puts the pairs of merge keys in their place.
+            loader.construct_document(root)
+        return root
     finally:
         loader.dispose()
 

@@ -9,7 +9,9 @@ several rules. A reason is required.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -30,13 +32,40 @@ class Suppression(Struct, frozen=True):
     wrong: str = ""
 
 
+class Silence:
+    """The lines at which rules are silent, by suppressions: a look-up takes no longer if there are many of them."""
+
+    def __init__(self, some: Iterable[Suppression]) -> None:
+        lines: dict[str, list[tuple[int, int]]] = {}
+        for one in some:
+            for rule in one.rules:
+                lines.setdefault(rule, []).append((one.first, one.last))
+        self._firsts: dict[str, list[int]] = {}
+        self._lasts: dict[str, list[int]] = {}
+        for rule, ranges in lines.items():
+            ranges.sort()
+            self._firsts[rule] = [first for first, _ in ranges]
+            # The last line of all ranges that begin so early: fields are nested or apart.
+            self._lasts[rule] = list(accumulate((last for _, last in ranges), max))
+
+    def covers(self, rule: str, line: int) -> bool:
+        """Whether the rule is silent at the line of the document's text, from 1."""
+        before = bisect_right(self._firsts.get(rule, ()), line)
+        return before > 0 and self._lasts[rule][before - 1] >= line
+
+
 def suppressions(text: str, known: Container[str]) -> Iterator[Suppression]:
     """The suppressions in a document's text. `known` are the ids of rules."""
     if "dovetail:" not in text:
         return
     lines = text.splitlines()
     content = [at for at, line in enumerate(lines) if not _NOTHING.match(line)]
+    ends = _ends(lines, content)
+    following = iter(content)
+    first = next(following, len(lines))
     for at, line in enumerate(lines):
+        while first < at:
+            first = next(following, len(lines))
         found = _COMMENT.search(line)
         if found is None:
             continue
@@ -47,29 +76,24 @@ def suppressions(text: str, known: Container[str]) -> Iterator[Suppression]:
         rules = frozenset(re.findall(r"G\d\d", parsed[1]))
         wrong = "" if parsed[2].strip() else "write the reason after the id of the rule"
         wrong = next((f"there is no rule {rule}" for rule in sorted(rules) if rule not in known), wrong)
-        first = next((here for here in content if here >= at), len(lines))
         whole = bool(content) and first == content[0] and _NOTHING.match(line) is not None
-        last = len(lines) if whole else _last(lines, content, first)
+        last = len(lines) if whole else ends.get(first, first)
         yield Suppression(rules, parsed[2].strip(), at + 1, 1 if whole else first + 1, last, wrong)
 
 
-def _last(lines: list[str], content: list[int], first: int) -> int:
-    """The last line, from 1, of the field that begins at index `first`, by the indentation of the lines."""
-    if first >= len(lines):
-        return first
-    indent, dashed = _indent(lines[first]), lines[first].lstrip().startswith("-")
-    last = first
+def _ends(lines: Sequence[str], content: Sequence[int]) -> dict[int, int]:
+    """By the index of the line at which a field begins, its last line, from 1, by the indentation of the lines."""
+    found: dict[int, int] = {}
+    open_: list[tuple[int, int, bool]] = []
+    last = 0
     for at in content:
-        if at <= first:
-            continue
+        indent, dashed = _indent(lines[at]), lines[at].lstrip().startswith("-")
         # A list may have the same indentation as its key.
-        inside = _indent(lines[at]) > indent or (
-            not dashed and _indent(lines[at]) == indent and lines[at].lstrip().startswith("-")
-        )
-        if not inside:
-            break
-        last = at
-    return last + 1
+        while open_ and not (open_[-1][1] < indent or (open_[-1][1] == indent and dashed and not open_[-1][2])):
+            found[open_.pop()[0]] = last
+        open_.append((at, indent, dashed))
+        last = at + 1
+    return found | {at: last for at, _, _ in open_}
 
 
 def _indent(line: str) -> int:

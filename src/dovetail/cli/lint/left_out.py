@@ -45,8 +45,8 @@ class LeftOut(Struct):
             return False
         return True
 
-    def lines(self) -> Iterator[str]:
-        """The counts, as lines of the report."""
+    def missed(self) -> Iterator[str]:
+        """The counts of what was not checked, as lines of the report."""
         if self.templates:
             yield (
                 f"skipped: {count(self.templates, 'template')} not rendered yet; for Helm: "
@@ -54,5 +54,8 @@ class LeftOut(Struct):
             )
         if self.others:
             yield f"skipped: {count(self.others, 'document')} that cannot be read, without an apiVersion"
+
+    def lines(self) -> Iterator[str]:
+        """The other counts, as lines of the report."""
         if self.known:
             yield f"left out: {count(self.known, 'finding')} of the baseline"

@@ -21,6 +21,7 @@ from dovetail.cli.lint.left_out import LeftOut
 from dovetail.cli.lint.settings import FILE, BadSettings, settings_of
 from dovetail.cli.manifest_files import File, names, read, show_diffs, written
 from dovetail.cli.output import count
+from dovetail.kube.api.gc_pause import gc_paused
 from dovetail.kube.manifests.documents import STDIN
 from dovetail.kube.manifests.folders import Ignored
 
@@ -124,6 +125,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--fail-on", type=click.Choice(list(_FAIL_ON)),
     help="Exit with 1 if there is a finding of this level or a worse one; without it: error.",
 )  # fmt: skip
+@click.option("--fail-unchecked", is_flag=True, help="Exit with 1 also if something was not checked: see the report.")
 @click.option(
     "--explain", type=_Rules(), expose_value=False, is_eager=True, callback=_explain, help="Explain rules and exit."
 )
@@ -133,6 +135,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @click.option("--deny", type=_Rules(), default=(), help="With --policy: these rules deny; all others warn.")
 @kubeconfig_options
+@gc_paused()
 def command(
     paths: tuple[str, ...],
     fix: bool,
@@ -147,6 +150,7 @@ def command(
     baseline: str | None,
     write_baseline: str | None,
     fail_on: str | None,
+    fail_unchecked: bool,
     policy: bool,
     deny: tuple[str, ...],
     kubeconfig: str | None,
@@ -157,10 +161,10 @@ def command(
     PATH is a file, a folder, or - for standard input, such as rendered templates. Of a folder, what .gitignore files
     name is left out. Templates that were not rendered are skipped, and counted.
 
-    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage, also in the
+    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one, or with --fail-unchecked something was
+    not checked. 2: wrong usage, also in the
     configuration. 3: the inventory or the cluster cannot be read.
     """
-    from dovetail.advice.lint import admission
     from dovetail.advice.lint.rules import RULES
     from dovetail.cli.lint import report as lint_report
 
@@ -177,6 +181,8 @@ def command(
                 f"--deny {','.join(missing)}: CEL cannot express it, or --only or --skip excludes it; possible are "
                 f"{available}"
             )
+        from dovetail.advice.lint import admission
+
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
     ignored = Ignored(True, ((Path.cwd(), exclude), (folder, settings.exclude)))
@@ -203,14 +209,15 @@ def command(
         new = new_findings(found, read_baseline(Path(known)), Path(known).parent)
         left_out.known, found = len(found) - len(new), new
     fatal = frozenset(level for level in Severity if level in _FAIL_ON[fail_on or settings.fail_on or "error"])
+    missed = (*lint_report.unchecked(objects), *left_out.missed())
     if not diff:
         named = tuple(file.name for file in files)
-        report = lint_report.LintReport(tuple(found), named, objects, rules, fatal, tuple(left_out.lines()))
+        report = lint_report.LintReport(tuple(found), named, objects, rules, fatal, (*missed, *left_out.lines()))
         click.echo(lint_report.WRITERS[output](report), nl=False, err=fix and STDIN in paths)
         if output != "text":
             for line in report.left_out:
                 click.echo(line, err=True)
-    if any(one.level in fatal for one in found):
+    if any(one.level in fatal for one in found) or (fail_unchecked and missed):
         sys.exit(1)
 
 

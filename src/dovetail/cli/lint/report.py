@@ -8,9 +8,8 @@ servers, which show them as tests; `github` are workflow commands of GitHub Acti
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from dovetail import __version__
 from dovetail.advice.lint.engine import UNREADABLE, LintFinding
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.rule import Rule, Severity
+from dovetail.advice.lint.rules.gangs import GROUPS
 from dovetail.cli.output import versioned
 from dovetail.kube.manifests.templates import group_kind, holds_templates, templates
 
@@ -81,19 +81,24 @@ def _summary(report: LintReport) -> list[str]:
     fixable = sum(one.fixable for one in report.findings)
     if fixable:
         lines.append(f"--fix fixes {fixable} of them; --diff shows how")
-    unknown = Counter(_kind(whole) for whole in report.objects if not _known(whole))
-    if unknown:
-        lines.append("not checked: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items())))
     return [*lines, *report.left_out]
 
 
+def unchecked(objects: Iterable[Field]) -> Iterator[str]:
+    """A line with the kinds that no rule reads, if there are any."""
+    unknown = Counter(_kind(whole) for whole in objects if not _known(whole))
+    if unknown:
+        yield "not checked: " + ", ".join(f"{kind} ({number})" for kind, number in sorted(unknown.items()))
+
+
 def _known(whole: Field) -> bool:
-    """Whether rules apply to the object: a kind of Kubernetes or of Dovetail, a kind with pod templates, a
+    """Whether rules apply to the object: a kind of Kubernetes or of Dovetail, a PodGroup, a kind with pod templates, a
     configuration of NVIDIA's MIG manager or device plugin, or an object with something like a pod template."""
     group, kind = group_kind(whole.value)
     own = kind and ("." not in group or group.endswith((".k8s.io", "dovetail.dev")))
     configures_nvidia = bool(whole.at("mig-configs") or whole.at("sharing"))
-    return bool(own) or configures_nvidia or holds_templates(whole.value) or any(templates(whole.value))
+    known = bool(own) or (group, kind) in GROUPS or configures_nvidia
+    return known or holds_templates(whole.value) or any(templates(whole.value))
 
 
 def _kind(whole: Field) -> str:
@@ -151,9 +156,14 @@ def as_sarif(report: LintReport) -> str:
 def as_junit(report: LintReport) -> str:
     """One suite per file, one test per finding. The test of a fatal finding fails; that of another finding passes and
     has the finding as its output. A file without findings is one test that passes."""
+    # Imported here: most runs write another format.
+    import xml.etree.ElementTree as ET
+
     root = ET.Element("testsuites", name="dovetail lint")
-    for file in report.files:
-        found = [one for one in report.findings if one.file == file]
+    by_file: dict[str, list[LintFinding]] = {file: [] for file in report.files}
+    for one in report.findings:
+        by_file[one.file].append(one)
+    for file, found in by_file.items():
         failed = sum(one.level in report.fatal for one in found)
         suite = ET.SubElement(root, "testsuite", name=file, tests=str(len(found) or 1), failures=str(failed))
         for one in found:

@@ -11,10 +11,8 @@ Rules
 
 from __future__ import annotations
 
-import gzip
 import re
 import sys
-import zlib
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -94,15 +92,22 @@ def content(file: str | Path, most_bytes: int = MOST_UNPACKED) -> bytes:
     to more bytes."""
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-        if not data.startswith(_GZIP):
-            return data
-        unpacked = gzip.GzipFile(fileobj=BytesIO(data)).read(most_bytes + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ManifestError(f"the gzip data is cut short or broken: {error}", str(file)) from error
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror or error}", str(file)) from error
+    return _unpacked(data, str(file), most_bytes) if data.startswith(_GZIP) else data
+
+
+def _unpacked(data: bytes, file: str, most_bytes: int) -> bytes:
+    # Imported here: most files are not compressed.
+    import gzip
+    import zlib
+
+    try:
+        unpacked = gzip.GzipFile(fileobj=BytesIO(data)).read(most_bytes + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ManifestError(f"the gzip data is cut short or broken: {error}", file) from error
     if len(unpacked) > most_bytes:
-        raise ManifestError(f"unpacks to more than {most_bytes >> 20} MiB: unpack and split it", str(file))
+        raise ManifestError(f"unpacks to more than {most_bytes >> 20} MiB: unpack and split it", file)
     return unpacked
 
 

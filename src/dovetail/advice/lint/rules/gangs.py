@@ -45,7 +45,7 @@ def _under(side: str, *keys: str) -> Callable[[Template], str]:
 
 _COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 _VOLCANO = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-_GROUPS = {
+GROUPS = {
     ("scheduling.k8s.io", "PodGroup"): _Group(
         ("spec", "schedulingPolicy", "gang", "minCount"),
         lambda pod: pod.spec.at("schedulingGroup", "podGroupName").text,
@@ -53,11 +53,12 @@ _GROUPS = {
     ("scheduling.x-k8s.io", "PodGroup"): _Group(("spec", "minMember"), _under("labels", *_COSCHEDULING)),
     ("scheduling.volcano.sh", "PodGroup"): _Group(("spec", "minMember"), _under("annotations", *_VOLCANO)),
 }
+"""The kinds of PodGroup that rules read, by API group and kind."""
 
 
 def _named(pod: Template) -> str:
     """The gang that only the annotation of the pod names: a PodGroup goes before."""
-    grouped = any(group.joined(pod) for group in _GROUPS.values())
+    grouped = any(group.joined(pod) for group in GROUPS.values())
     return "" if grouped else pod.meta.at("annotations", "dovetail.dev/gang").text
 
 
@@ -111,7 +112,7 @@ def declared_by(whole: Field) -> Declared | None:
 
 def _minimum(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     kind = group_kind(whole.value)
-    group = _GROUPS.get(kind)
+    group = GROUPS.get(kind)
     yield from _of_names(whole, facts)
     if group is not None:
         yield from _of_group(whole, group, facts)

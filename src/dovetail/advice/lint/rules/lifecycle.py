@@ -2,7 +2,7 @@
 """Rules about the start, the probes, the idle time and the end of GPU pods.
 
 A manifest does not show the time to load a model or to save a checkpoint. A time is reported as too short if another
-field of the manifest is longer, or if it is too short for any such program.
+field of the manifest is longer, if it is too short for any such program, or for the weights of a known model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dovetail.advice.lint.cel import ASKS_FOR_GPUS
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
+from dovetail.advice.lint.served import SERVER_IMAGE, served
 from dovetail.kube.translate.annotations import duration_ms
 
 _TRAINING = {
@@ -27,9 +28,9 @@ _STEP_SECONDS = 600
 torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp."""
 _DEFAULT_PROBE_SECONDS = 30
 """The failure time of a liveness probe with default values."""
-_MODEL_SERVER = re.compile(
-    r"(docker\.io/)?(vllm/vllm-openai|lmsysorg/sglang)|ghcr\.io/huggingface/text-generation-inference|nvcr\.io/nim/.*"
-)
+_LOADED_BYTES_S = 10**9
+"""The rate at which a server loads weights, an assumption: network volumes and object stores are slower, local NVMe
+drives faster; compilation and the capture of CUDA graphs come on top."""
 _NOTEBOOK_COMMAND = re.compile(r"\bjupyter[ -](lab|notebook|server)\b|\bstart-notebook\.(sh|py)\b|\bcode-server\b")
 _NOTEBOOK_IMAGE = re.compile(r"[^@]*\b(jupyter|jupyterlab)\b.*")
 _CONTROLLER = re.compile(r".*/notebook-controller")
@@ -61,8 +62,14 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         if starts_ms and allowed * 1000 < starts_ms:
             message = f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe fails after {allowed} s"
             yield RuleMatch(probe, f"{message}: add a startupProbe with enough time, or raise its failureThreshold")
-        elif allowed <= _DEFAULT_PROBE_SECONDS and _MODEL_SERVER.fullmatch(_image_name(container)):
+        elif allowed <= _DEFAULT_PROBE_SECONDS and SERVER_IMAGE.fullmatch(_image_name(container)):
             message = f"the server has {allowed} s to load its model: add a startupProbe with a high failureThreshold"
+            yield RuleMatch(probe, message)
+        elif (model := served(pod, container)) and allowed * _LOADED_BYTES_S < model.weight_bytes:
+            message = (
+                f"the server has {allowed} s to load {model.name}: {model.weight_bytes // 10**9} GB in 16 bits take "
+                f"{model.weight_bytes // _LOADED_BYTES_S} s at 1 GB/s: add a startupProbe with a high failureThreshold"
+            )
             yield RuleMatch(probe, message)
 
 

@@ -31,7 +31,7 @@ _UNMISTAKABLE_MIB = 143_771
 
 
 def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    memory_mib = _selected_mib(pod, facts)
+    memory_mib = selected_mib(pod, facts)
     for container in pod.containers:
         gpus = count(container.at("resources", "limits", GPU)) or 0
         limit = container.at("resources", "limits", "memory")
@@ -72,7 +72,7 @@ def _written_as(memory_mib: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((-(-memory_mib // 1024), memory_mib * 2**20 // 10**9)))
 
 
-def _selected_mib(pod: Template, facts: Facts) -> int:
+def selected_mib(pod: Template, facts: Facts) -> int:
     """The memory of the GPUs that the nodeSelector selects, or of the GPUs of all nodes that may run the pod; 0 if it
     is unknown or differs."""
     selector = pod.spec.at("nodeSelector")

@@ -17,7 +17,6 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.resources import files
 
 from dovetail.advice.lint.cel import without_gpus_or
 from dovetail.advice.lint.edits import put
@@ -51,6 +50,9 @@ _DNS = "ClusterFirstWithHostNet"
 @cache
 def variables() -> tuple[str, ...]:
     """The sorted names that any release of NCCL reads."""
+    # Imported here: most manifests have no variable of NCCL.
+    from importlib.resources import files
+
     table = json.loads((files("dovetail.advice.lint") / "nccl.json").read_text())
     return tuple(sorted({*table["names"], *table["later"], *table["before"]}))
 

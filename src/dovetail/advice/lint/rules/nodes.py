@@ -81,7 +81,7 @@ def _too_many(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 def _no_such_profile(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     nodes = gpu_nodes(facts)
-    called = {node.labels.get(PRODUCT, "") for node in nodes}
+    called = sorted({node.labels.get(PRODUCT, "") for node in nodes})
     geometries = {name: mig_products.of_product(name) for name in called}
     if not nodes or any(geometry is None and products.find(name) is None for name, geometry in geometries.items()):
         return

@@ -13,13 +13,11 @@ from collections.abc import Iterator
 
 from dovetail.advice.lint.pods import Template, count
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
+from dovetail.advice.lint.served import SEVERAL_PODS
 from dovetail.core.model import GPU
 
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,4})\b")
 _TENSOR_PARALLEL = re.compile(r"(?:--tensor[-_]parallel[-_]size|--tp[-_]size|--num-shard|(?<!\S)-tp)[= ](\d{1,4})\b")
-_SEVERAL_PODS = re.compile(
-    r"\bray\b|multi-node|--nnodes[= ](?!1\b)|--node[-_]rank|--dist-init-addr|distributed-executor"
-)
 _CPU = re.compile(r"\bgloo\b|--device[= ]cpu")
 
 
@@ -32,7 +30,7 @@ def _more_ranks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             continue
         for pattern, what in ((_PROCESSES, "processes"), (_TENSOR_PARALLEL, "tensor-parallel ranks")):
             found = pattern.search(words)
-            if found is None or (pattern is _TENSOR_PARALLEL and _SEVERAL_PODS.search(words)):
+            if found is None or (pattern is _TENSOR_PARALLEL and SEVERAL_PODS.search(words)):
                 continue
             if int(found[1]) > gpus:
                 message = f"`{found[0]}` starts {found[1]} {what}, and the container has {gpus} GPUs: write {found[1]}"
