@@ -128,7 +128,7 @@ class RecordColumns(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._make: Any = kind
         columns = tuple(GenericAlias(list, (field.type,)) for field in fields(kind))
-        self._decoder: Any = msgspec.msgpack.Decoder(GenericAlias(tuple, columns))
+        self._of_columns: Any = msgspec.msgpack.Decoder(GenericAlias(tuple, columns))
 
     def encoded(self, records: Sequence[T]) -> bytes:
         """Of one record at least."""
@@ -138,7 +138,7 @@ class RecordColumns(Generic[T]):
     def decoded(self, blob: bytes) -> list[T]:
         """Raises ChunkError."""
         try:
-            columns = self._decoder.decode(blob)
+            columns = self._of_columns.decode(blob)
             return [self._make(*row) for row in zip(*columns, strict=True)]
         except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
             raise ChunkError(f"it is of another version than this program ({error})") from error
