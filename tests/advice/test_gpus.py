@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dovetail.advice import prices
 from dovetail.advice.config import read
 from dovetail.advice.gpus import GPUS, GpuProduct, find
+from dovetail.advice.instances import InstanceRequest, rank
 from dovetail.advice.layout import ParallelLayout, PlanError
 from dovetail.advice.memory import MemoryQuestion, largest, layouts, memory
 from dovetail.advice.serving import Serving
@@ -189,3 +191,28 @@ def test_every_product_of_the_core_has_its_memory() -> None:
 )
 def test_gpus_are_found_by_model_label_and_name(name: str, models: list[str]) -> None:
     assert [gpu.model for gpu in find(name)] == models
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nvlink"), [("L40S", False), ("H100-PCIe", False), ("A10G", False), ("H100-SXM5", True)]
+)
+def test_nvlink_is_needed_where_the_gpu_has_it(gpu: str, nvlink: bool) -> None:
+    """Not for a plan on cards without, or with a bridge that has to be bought."""
+    (product,) = find(gpu)
+    answer = memory(MemoryQuestion(model("llama-3.1-70b"), Serving(4096)), product, (product,))
+    assert answer.layout.tp > 1
+    assert (answer.need.nvlink, answer.gpus[0].need) == (nvlink, answer.need)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b"])
+@pytest.mark.parametrize("tp", [None, 2])
+def test_instances_of_the_gpu_that_a_plan_is_for_are_not_refused(name: str, tp: int | None) -> None:
+    """Each GPU model, in nodes of eight, with ample hosts."""
+    asked = MemoryQuestion(model(name), Serving(4096), tp=tp)
+    for room in memory(asked).gpus:
+        if room.need:
+            row = f"acme,big,{room.gpu},8,{room.memory_mib / 953.67:.1f},999,9999,100,,,north,1,,,2026-01-31,a bill"
+            offered = prices.read(f"{','.join(prices.COLUMNS)}\n{row}", "own.csv")
+            need = room.need
+            wanted = InstanceRequest(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes)
+            assert rank(offered, wanted).options, (room.gpu, need, rank(offered, wanted).passed_over)

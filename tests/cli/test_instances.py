@@ -36,9 +36,20 @@ def answer(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
 def test_the_need_is_what_memory_printed() -> None:
     memory = run("memory", "llama-3.1-70b", "-o", "json").stdout
     found = answer("instances", "--need", "-", stdin=memory)
-    assert {name: found["wanted"][name] for name in NEED["need"]} == json.loads(memory)["need"]
+    need = json.loads(memory)["need"]
+    assert found["wanted"]["memory_mib_per_gpu"] == -(-need.pop("host_memory_mib") // 2)
+    assert {name: found["wanted"][name] for name in NEED["need"]} == need
+    assert (
+        answer("instances", "--need", "-", "--memory", "1Ti", stdin=memory)["wanted"]["memory_mib_per_gpu"] == 1 << 20
+    )
     same = ["--gpus", "2", "--gpu-memory-mib", "78782", "--nvlink"]
     assert answer("instances", *same) == answer("instances", "--need", "-", stdin=json.dumps(NEED))
+
+
+def test_a_plan_for_gpus_without_nvlink_finds_them() -> None:
+    memory = run("memory", "llama-3.1-70b", "--gpu", "L40S", "-o", "json").stdout
+    options = answer("instances", "--need", "-", stdin=memory)["options"]
+    assert "g6e.12xlarge" in [option["instance_type"] for option in options]
 
 
 def test_own_prices_and_every_price_with_its_date(tmp_path: Path) -> None:
@@ -66,6 +77,7 @@ def test_each_option_leaves_fewer(option: list[str]) -> None:
         ('{"need": null}', "`$.need`"),
         (json.dumps({"need": NEED["need"] | {"gpus": "2"}}), "`$.need.gpus`"),
         (json.dumps({"need": NEED["need"] | {"gpus": 0}}), "need.gpus is 0; it must be at least 1"),
+        (json.dumps({"need": NEED["need"] | {"host_memory_mib": -1}}), "need.host_memory_mib is -1"),
         (json.dumps({"need": NEED["need"] | {"rack": 1}}), "unknown field `rack`"),
     ],
 )

@@ -24,9 +24,10 @@ from msgspec import Struct
 
 class Matrix(NamedTuple):
     """`copies` matrices of one shape, one for each expert. `parts` is the largest number of parts into which each can
-    be divided. `kind` is attention, mlp, expert or router."""
+    be divided. `kind` is attention, mlp, expert or router; `name` is its role in the layer, such as q or shared.up."""
 
     kind: str
+    name: str
     inputs: int
     outputs: int
     parts: int
@@ -71,18 +72,18 @@ class Attention(Struct, frozen=True):
     def matrices(self, hidden: int) -> Iterator[Matrix]:
         queries, outputs = self.heads * self.qk_dim, self.heads * self.v_dim
         if self.q_rank:
-            yield Matrix("attention", hidden, self.q_rank, 1)
-            yield Matrix("attention", self.q_rank, queries, self.heads)
+            yield Matrix("attention", "q_a", hidden, self.q_rank, 1)
+            yield Matrix("attention", "q_b", self.q_rank, queries, self.heads)
         else:
-            yield Matrix("attention", hidden, queries, self.heads)
+            yield Matrix("attention", "q", hidden, queries, self.heads)
         if self.kv_rank:
-            yield Matrix("attention", hidden, self.kv_rank + self.rope_dim, 1)
+            yield Matrix("attention", "kv_a", hidden, self.kv_rank + self.rope_dim, 1)
             nope = self.qk_dim - self.rope_dim
-            yield Matrix("attention", self.kv_rank, self.heads * (nope + self.v_dim), self.heads)
+            yield Matrix("attention", "kv_b", self.kv_rank, self.heads * (nope + self.v_dim), self.heads)
         else:
-            yield Matrix("attention", hidden, self.kv_heads * self.qk_dim, self.kv_heads)
-            yield Matrix("attention", hidden, self.kv_heads * self.v_dim, self.kv_heads)
-        yield Matrix("attention", outputs, hidden, self.heads)
+            yield Matrix("attention", "k", hidden, self.kv_heads * self.qk_dim, self.kv_heads)
+            yield Matrix("attention", "v", hidden, self.kv_heads * self.v_dim, self.kv_heads)
+        yield Matrix("attention", "o", outputs, hidden, self.heads)
 
 
 class Mlp(Struct, frozen=True):
@@ -97,24 +98,29 @@ class Mlp(Struct, frozen=True):
     vectors: int = 0
 
     def matrices(self, hidden: int) -> Iterator[Matrix]:
-        up = 2 if self.gated else 1
+        ups = ("gate", "up") if self.gated else ("up",)
         if self.width:
-            yield from [Matrix("mlp", hidden, self.width, self.width)] * up
-            yield Matrix("mlp", self.width, hidden, self.width)
+            dense = "shared." if self.experts else ""
+            for up in ups:
+                yield Matrix("mlp", dense + up, hidden, self.width, self.width)
+            yield Matrix("mlp", f"{dense}down", self.width, hidden, self.width)
         if self.experts:
-            yield Matrix("router", hidden, self.experts, 1)
-            yield from [Matrix("expert", hidden, self.expert_width, self.expert_width, self.experts)] * up
-            yield Matrix("expert", self.expert_width, hidden, self.expert_width, self.experts)
+            yield Matrix("router", "router", hidden, self.experts, 1)
+            for up in ups:
+                yield Matrix("expert", f"expert.{up}", hidden, self.expert_width, self.expert_width, self.experts)
+            yield Matrix("expert", "expert.down", self.expert_width, hidden, self.expert_width, self.experts)
 
 
 class Layer(Struct, frozen=True, dict=True):
-    """`norms` is the number of norms, `norm_vectors` the parameters of each in units of the hidden size."""
+    """`norms` is the number of norms, `norm_vectors` the parameters of each in units of the hidden size. `stored` are
+    the bits of 16,384 numbers of each of `matrices` in a quantised checkpoint; empty if it is not quantised."""
 
     hidden: int
     attention: Attention
     mlp: Mlp
     norms: int
     norm_vectors: int
+    stored: tuple[int, ...] = ()
 
     @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -146,7 +152,7 @@ class Architecture(Struct, frozen=True, dict=True):
     `tied`: the head uses the matrix of the embedding. `embedded` is the size of an embedding; if it differs from the
     hidden size, projections lead in and out. `position_rows` is the number of learned positions. `vectors` are those
     outside of layers. `max_context` 0: not in the configuration. `dropout`: training keeps masks. `weights` is the
-    format of the published checkpoint; `notes` list the assumptions."""
+    format of the published checkpoint, `head_stored` as `stored` of a layer; `notes` list the assumptions."""
 
     family: str
     hidden: int
@@ -160,6 +166,7 @@ class Architecture(Struct, frozen=True, dict=True):
     dropout: bool
     weights: str
     notes: tuple[str, ...] = ()
+    head_stored: int = 0
 
     @cached_property
     def embedding(self) -> int:

@@ -14,27 +14,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dovetail.advice import families
+from dovetail.advice import families, quantization
 from dovetail.advice.architecture import Architecture, Attention, Layer, Mlp
 from dovetail.advice.families import ALIASES, FAMILIES, GENERIC, Family
+from dovetail.advice.quantization import Quantization, QuantizationError
 
 Config = Mapping[str, Any]
 _MOST_LAYERS = 10_000
 _MOST_OF_ANY = 1 << 31
 _INNER = ("text_config", "llm_config", "language_config")
-_FORMATS = {
-    "awq": "int4",
-    "bitsandbytes": "int8",
-    "fbgemm_fp8": "fp8",
-    "float-quantized": "fp8",
-    "fp8": "fp8",
-    "gptq": "int4",
-    "int-quantized": "int8",
-    "mxfp4": "mxfp4",
-    "pack-quantized": "int4",
-}
-"""Formats of weights by `quant_method`; for compressed-tensors by `format`."""
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
 """Whether a layer of this kind has a window."""
 
@@ -135,25 +125,29 @@ def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
     outer_norms = 0 if fields.get("do_layer_norm_before") is False else family.outer_norms
     bias_of_head = vocab * fields.flag(family.head_bias)
     tied = fields.get("tie_word_embeddings")
-    weights = _weights(fields.config, notes)
+    quantised = _quantised(fields.config, count, notes)
     kinds = list(zip(_routed(fields, count), windows, strict=True))
-    made = {
+    plain = {
         (routed, window): Layer(hidden, attention(window), _mlp(fields, hidden, routed), norms, family.norm_vectors)
         for routed, window in dict.fromkeys(kinds)
     }
+    stored = [quantised.of_layer(i, plain[kind].matrices) if quantised else () for i, kind in enumerate(kinds)]
+    # Equal layers are one object, so that later sums have few terms.
+    made = {(kind, bits): replace(plain[kind], stored=bits) for kind, bits in zip(kinds, stored, strict=True)}
     return Architecture(
         family=kind,
         hidden=hidden,
         vocab=vocab,
         tied=family.tied if tied is None else fields.flag("tie_word_embeddings"),
-        layers=tuple(made[kind] for kind in kinds),
+        layers=tuple(made[kind, bits] for kind, bits in zip(kinds, stored, strict=True)),
         embedded=fields.optional("word_embed_proj_dim", hidden),
         position_rows=context + family.positions_offset if learned else 0,
         vectors=hidden * outer_norms * family.norm_vectors + bias_of_head,
         max_context=context,
         dropout=family.dropout,
-        weights=weights,
+        weights=quantised.name if quantised else _dtype(fields.config),
         notes=tuple(notes),
+        head_stored=quantised.of_head(hidden, vocab) if quantised else 0,
     )
 
 
@@ -263,18 +257,27 @@ def _windows(fields: _Fields, count: int) -> list[int]:
     return [width if inside[family.window](i) else 0 for i in range(count)]
 
 
-def _weights(config: Config, notes: list[str]) -> str:
-    """The format in which the checkpoint is served; 16 bits for a checkpoint of 32 bits."""
-    quantised = config.get("quantization_config")
-    if not isinstance(quantised, Mapping):
-        return "fp16" if config.get("dtype", config.get("torch_dtype")) == "float16" else "bf16"
-    if quantised.get("load_in_4bit"):
-        return "nf4"
-    method = str(quantised.get("quant_method"))
-    found = _FORMATS.get(str(quantised.get("format")) if method == "compressed-tensors" else method)
+def _dtype(config: Config) -> str:
+    """The format in which a checkpoint that is not quantised is served; 16 bits for one of 32 bits."""
+    return "fp16" if config.get("dtype", config.get("torch_dtype")) == "float16" else "bf16"
+
+
+def _quantised(config: Config, layers: int, notes: list[str]) -> Quantization | None:
+    stated = config.get("quantization_config")
+    if not isinstance(stated, Mapping):
+        return None
+    found = quantization.read(stated)
     if found is None:
-        notes.append(f"quantization_config: {method!r} is unknown, so 16 bits are assumed; set --weights otherwise")
-    return "int8" if found == "int4" and quantised.get("bits") == 8 else found or "bf16"
+        notes.append(
+            f"quantization_config: {str(stated.get('quant_method'))!r} is unknown, so 16 bits are assumed; "
+            "set --weights otherwise"
+        )
+        return None
+    try:
+        found.check(layers)
+    except QuantizationError as error:
+        raise ModelConfigError(f"quantization_config: {error}") from error
+    return found
 
 
 def _number(name: str, value: object, least: int, most: int = _MOST_OF_ANY) -> int:

@@ -5,7 +5,10 @@ Sizes are bits per block of 16,384 numbers, so that the overhead of scales is an
 - INT4 (GPTQ, AWQ): a scale of 16 bits and a zero point of 4 bits per 128 numbers.
 - NF4 with double quantisation (Dettmers et al. 2023, QLoRA, section 3): 8 bits per 64 numbers, 32 bits per 16,384.
 - MXFP4 (OCP Microscaling Formats 1.0): a scale of 8 bits per 32 numbers.
-- FP8 (DeepSeek-V3 2024, section 3.3): a scale of 32 bits per 128 x 128 numbers."""
+- NVFP4 (NVIDIA, documentation of cuDNN's block scaling): a scale of 8 bits per 16 numbers.
+- FP8 (DeepSeek-V3 2024, section 3.3): a scale of 32 bits per 128 x 128 numbers.
+
+These are the usual formats, for --weights. What a checkpoint states of itself is read by `advice.quantization`."""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MIB = 1 << 20
-_BLOCK = 16_384
+BLOCK = 16_384
+
+
+def bytes_of(numbers: int, block_bits: int) -> int:
+    """Bytes of so many numbers, of which 16,384 have `block_bits`."""
+    return -(-numbers * block_bits // (BLOCK * 8))
 
 
 class WeightFormat(NamedTuple):
@@ -24,20 +32,21 @@ class WeightFormat(NamedTuple):
     kinds: frozenset[str]
 
     def bytes_of(self, numbers: int) -> int:
-        return -(-numbers * self.block_bits // (_BLOCK * 8))
+        return bytes_of(numbers, self.block_bits)
 
 
 _LINEAR = frozenset({"attention", "mlp", "expert"})
 _EVERYTHING = _LINEAR | {"router", "rest"}
 FORMATS: Mapping[str, WeightFormat] = {
-    "fp32": WeightFormat(32 * _BLOCK, _EVERYTHING),
-    "fp16": WeightFormat(16 * _BLOCK, _EVERYTHING),
-    "bf16": WeightFormat(16 * _BLOCK, _EVERYTHING),
-    "fp8": WeightFormat(8 * _BLOCK + 32, _LINEAR),
-    "int8": WeightFormat(8 * _BLOCK + 16 * 128, _LINEAR),
-    "int4": WeightFormat(4 * _BLOCK + (16 + 4) * 128, _LINEAR),
-    "nf4": WeightFormat(4 * _BLOCK + 8 * 256 + 32, _LINEAR),
-    "mxfp4": WeightFormat(4 * _BLOCK + 8 * 512, frozenset({"expert"})),
+    "fp32": WeightFormat(32 * BLOCK, _EVERYTHING),
+    "fp16": WeightFormat(16 * BLOCK, _EVERYTHING),
+    "bf16": WeightFormat(16 * BLOCK, _EVERYTHING),
+    "fp8": WeightFormat(8 * BLOCK + 32, _LINEAR),
+    "int8": WeightFormat(8 * BLOCK + 16 * 128, _LINEAR),
+    "int4": WeightFormat(4 * BLOCK + (16 + 4) * 128, _LINEAR),
+    "nf4": WeightFormat(4 * BLOCK + 8 * 256 + 32, _LINEAR),
+    "nvfp4": WeightFormat(4 * BLOCK + 8 * 1024, _LINEAR),
+    "mxfp4": WeightFormat(4 * BLOCK + 8 * 512, frozenset({"expert"})),
 }
 """In quantised formats, embeddings, head, router, norms and biases keep 16 bits. INT8 has a scale per 128 numbers."""
 CACHE_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

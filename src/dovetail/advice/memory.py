@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.advice.architecture import Architecture
 from dovetail.advice.formats import MIB
 from dovetail.advice.gpus import GPUS, GpuProduct
+from dovetail.advice.host import HostNeed, host_need
 from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import Training
+from dovetail.core.devices.products import BRIDGE
 
 Plan = Training | Serving
 MOST_REPLICAS = 1024
@@ -28,13 +31,15 @@ _MOST_TOKENS, _MOST_SEQUENCES = 1 << 24, 1 << 20
 
 
 class Need(Struct, frozen=True):
-    """The hardware that a layout needs: GPUs, usable memory per GPU, nodes. `nvlink`: there are tensor-parallel ranks,
-    which exchange activations in each layer."""
+    """The hardware that a layout needs: GPUs, usable memory per GPU, nodes, memory of the host on each node. `nvlink`:
+    there are tensor-parallel ranks, which exchange activations in each layer, and the GPU model has NVLink for them
+    without a bridge. On other models they use PCIe: the plan is slower, but holds."""
 
     gpus: int
     memory_per_gpu_mib: int
     nvlink: bool
     nodes: int
+    host_memory_mib: int = 0
 
 
 class MemoryQuestion(Struct, frozen=True):
@@ -59,8 +64,18 @@ class MemoryQuestion(Struct, frozen=True):
         return -(-parts.total * 100 // ((100 - self.headroom_percent) * MIB))
 
     def need(self, layout: ParallelLayout) -> Need:
+        """The need on GPUs with NVLink."""
         nodes = -(-layout.gpus // self.gpus_per_node)
-        return Need(layout.gpus, self.needed_mib(self.parts(layout)), layout.tp > 1, nodes)
+        parts = self.parts(layout)
+        host = -(-self.host(layout, parts).total // MIB)
+        return Need(layout.gpus, self.needed_mib(parts), layout.tp > 1, nodes, host)
+
+    def host(self, layout: ParallelLayout, parts: ModelParts) -> HostNeed:
+        return host_need(self.model, self.plan, layout, parts, self.gpus_per_node)
+
+
+def _need_on(need: Need, layout: ParallelLayout, gpu: GpuProduct) -> Need:
+    return replace(need, nvlink=need.nvlink and gpu.linked(layout.tp) and gpu.product.reach != BRIDGE)
 
 
 class MigSliceFit(Struct, frozen=True):
@@ -109,8 +124,8 @@ class Model(Struct, frozen=True):
 
 
 class MemoryEstimate(Struct, frozen=True):
-    """The estimate. `parts` are those of the fullest GPU in this `layout`, which needs `need`. `notes` list assumptions
-    and options without effect."""
+    """The estimate. `parts` are those of the fullest GPU in this `layout`, which needs `need`; `host` are the parts
+    of its memory on each node. `notes` list assumptions and options without effect."""
 
     model: Model
     job: str
@@ -120,6 +135,7 @@ class MemoryEstimate(Struct, frozen=True):
     total_bytes: int
     headroom_percent: int
     need: Need
+    host: HostNeed
     gpus: tuple[MemoryRoom, ...]
     notes: tuple[str, ...]
 
@@ -147,7 +163,7 @@ def memory(
             fits=needs[layout].memory_per_gpu_mib <= gpu.usable_mib,
             headroom_mib=gpu.usable_mib - -(-parts.total // MIB),
             fewest=found,
-            need=None if found is None else needs[found],
+            need=None if found is None else _need_on(needs[found], found, gpu),
             nvlink=found is not None and (found.tp == 1 or gpu.linked(found.tp)),
             largest_context=largest[gpu.usable_mib][0],
             largest_batch=largest[gpu.usable_mib][1],
@@ -172,7 +188,8 @@ def memory(
         parts,
         parts.total,
         asked.headroom_percent,
-        needs[layout],
+        _need_on(needs[layout], layout, sized_for) if sized_for else needs[layout],
+        asked.host(layout, parts),
         tuple(rooms),
         tuple(notes),
     )

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.architecture import Architecture, Layer, distinct
-from dovetail.advice.formats import CACHE_BYTES, FORMATS
+from dovetail.advice.formats import CACHE_BYTES, FORMATS, bytes_of
 from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage, check, nccl_bytes, stages
 
 _CACHE_BLOCK = 16
@@ -38,7 +38,11 @@ class Serving(Struct, frozen=True, tag_field="workload", tag="serving"):
     def check(self, model: Architecture, layout: ParallelLayout) -> None:
         """Raises PlanError."""
         check(model, layout)
-        if self.weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
+        if (
+            self.weights == "mxfp4"
+            and not self._as_stored(model)
+            and not any(layer.mlp.experts for layer in model.layers)
+        ):
             raise PlanError("mxfp4 is a format of experts, and the model has none")
         if model.position_rows and self.context > model.max_context:
             raise PlanError(f"{self.context} tokens: the model has learned positions for {model.max_context}")
@@ -57,6 +61,8 @@ class Serving(Struct, frozen=True, tag_field="workload", tag="serving"):
         )
 
     def _weights(self, stage: Stage, tp: int) -> int:
+        if self._as_stored(stage.model):
+            return _stored_bytes(stage, tp)
         form = FORMATS[self.weights]
         inside = sum(
             sum(matrix.on_rank(tp) for matrix in layer.matrices if matrix.kind in form.kinds) * number
@@ -64,6 +70,10 @@ class Serving(Struct, frozen=True, tag_field="workload", tag="serving"):
         )
         outside = stage.parameters(tp) - inside
         return form.bytes_of(inside) + (form.bytes_of(outside) if "rest" in form.kinds else outside * 2)
+
+    def _as_stored(self, model: Architecture) -> bool:
+        """Whether the weights are as in a quantised checkpoint."""
+        return self.weights == model.weights and model.head_stored > 0
 
     def cached_bytes(self, layer: Layer, tp: int) -> int:
         """Bytes that one layer caches for all sequences."""
@@ -84,3 +94,19 @@ class Serving(Struct, frozen=True, tag_field="workload", tag="serving"):
             widest = max(widest, -(-attention // tp) + a.q_rank + a.kv_rank + a.rope_dim, -(-inside // tp) + routed)
         logits = self.batch * stage.model.vocab * 6 if stage.last else 0
         return tokens * (3 * stage.model.hidden + widest) * 2 + logits
+
+
+def _stored_bytes(stage: Stage, tp: int) -> int:
+    """Bytes of the weights of a quantised checkpoint on one tensor-parallel rank. What is no matrix of a layer has 16
+    bits, but for the head."""
+    total, counted = 0, 0
+    for layer, number in distinct(stage.layers):
+        for matrix, block_bits in zip(layer.matrices, layer.stored, strict=True):
+            numbers = matrix.on_rank(tp)
+            total += bytes_of(numbers, block_bits) * number
+            counted += numbers * number
+    if stage.last:
+        head = -(-stage.model.head // tp)
+        total += bytes_of(head, stage.model.head_stored)
+        counted += head
+    return total + (stage.parameters(tp) - counted) * 2

@@ -3,6 +3,7 @@
 
 Sources
 - Model states and their sharding: Rajbhandari et al. (2020), ZeRO, sections 3.1 and 5; for FSDP Zhao et al. (2023).
+- Offloading: Ren et al. (2021), ZeRO-Offload.
 - Activations: Korthikanti et al. (2022), sections 4 and 5, tensor by tensor, so that gated MLPs, grouped queries,
   experts and latent attention are counted exactly. For a GPT with dropout the result equals Korthikanti's formula to
   the byte; a test checks that.
@@ -29,7 +30,8 @@ _REDUCE_BUCKET, _GATHER_BUCKET, _PREFETCH_BUCKET, _MOST_LIVE = 500_000_000, 500_
 
 class Training(Struct, frozen=True, tag_field="workload", tag="training"):
     """`batch` sequences of `context` tokens are the micro-batch of a replica. `zero` is the ZeRO stage; `fsdp` replaces
-    it. `flash`: attention scores are not kept."""
+    it. `flash`: attention scores are not kept. `offload`: the host keeps and updates the optimizer states
+    (ZeRO-Offload)."""
 
     context: int
     batch: int = 1
@@ -43,6 +45,7 @@ class Training(Struct, frozen=True, tag_field="workload", tag="training"):
     sequence_parallel: bool = False
     lora_rank: int = 16
     lora_targets: str = "all"
+    offload: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -62,6 +65,10 @@ class Training(Struct, frozen=True, tag_field="workload", tag="training"):
         check(model, layout)
         if self.fsdp and self.zero:
             raise PlanError(f"FSDP divides what ZeRO-3 divides: take one of --fsdp and --zero {self.zero}")
+        if self.offload and not self.zero:
+            raise PlanError("DeepSpeed offloads the optimizer of ZeRO: --offload needs --zero 1, 2 or 3")
+        if self.offload and self.optimizer == "adamw-8bit":
+            raise PlanError("the 8-bit optimizer works on GPUs alone: leave out --offload, or take --optimizer adamw")
         if self.zero > 1 and layout.pp > 1:
             raise PlanError(
                 f"ZeRO-{self.zero} divides gradients, which pipeline stages add up over micro-batches: "
@@ -105,6 +112,9 @@ class Training(Struct, frozen=True, tag_field="workload", tag="training"):
             weights, gradients, states = trained * 4, trained * 4, states - trained * precision.master
         if self.method != "full":
             weights += self._frozen(stage, layout.tp)
+        if self.offload:
+            # From ZeRO-2 on, gradients leave as they are reduced (Ren et al. 2021, section 4).
+            states, gradients = 0, gradients if self.level < 2 else 0
         return ModelParts(
             weights=-(-weights // dp) if self.level > 2 else weights,
             gradients=-(-gradients // dp) if self.level > 1 else gradients,

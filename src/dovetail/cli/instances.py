@@ -33,6 +33,7 @@ class _Sizes(msgspec.Struct, forbid_unknown_fields=True):
     memory_per_gpu_mib: int
     nvlink: bool
     nodes: int
+    host_memory_mib: int = 0
 
 
 class _Answer(msgspec.Struct):
@@ -102,9 +103,12 @@ def _wanted(ctx: click.Context, options: dict[str, Any]) -> InstanceRequest:
     if need.nodes > need.gpus:
         raise click.UsageError(f"{count(need.gpus, 'GPU')} cannot be divided among {need.nodes} instances")
     interrupted = Interrupted(options["save"], options["restart"], options["mtbi"]) if spot else None
+    # --memory is for each GPU, the need of a plan for each node.
+    of_host = -(-need.host_memory_mib * need.nodes // need.gpus)
+    host_mib = max(-(-options["memory_bytes"] // (1 << 20)), of_host)
     return InstanceRequest(
-        need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes, options["rdma"], options["cpu_milli"],
-        -(-options["memory_bytes"] // (1 << 20)), options["cloud"], options["region"], interrupted,
+        need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes, options["rdma"], options["cpu_milli"], host_mib,
+        options["cloud"], options["region"], interrupted,
     )  # fmt: skip
 
 
@@ -113,10 +117,10 @@ def _need(file: str) -> Need:
         need = decode_json(text_of(file, _TEXT), _Answer).need
     except JsonError as error:
         raise click.ClickException(f"{file}: not an answer of `dovetail memory -o json`: {error}") from error
-    for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1)):
+    for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1), ("host_memory_mib", 0)):
         if getattr(need, field) < least:
             raise click.ClickException(f"{file}: need.{field} is {getattr(need, field)}; it must be at least {least}")
-    return Need(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes)
+    return Need(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes, need.host_memory_mib)
 
 
 def _check_names(offered: tuple[CloudInstance, ...], wanted: InstanceRequest) -> None:
@@ -133,7 +137,10 @@ def _show(found: Ranking) -> None:
     most = f", on at most {count(wanted.nodes, 'instance')}" if wanted.nodes < wanted.gpus else ""
     links = ", NVLink" * wanted.nvlink + ", RDMA" * wanted.rdma
     memory = f" with {wanted.memory_per_gpu_mib} MiB usable each" if wanted.memory_per_gpu_mib else ""
-    console.print(f"Needed: {count(wanted.gpus, 'GPU')}{memory}{most}{links}. {count(len(found.options), 'option')}.")
+    host = f", {wanted.memory_mib_per_gpu} MiB of host memory per GPU" if wanted.memory_mib_per_gpu else ""
+    console.print(
+        f"Needed: {count(wanted.gpus, 'GPU')}{memory}{most}{links}{host}. {count(len(found.options), 'option')}."
+    )
     if found.options:
         numbers = map(right, ("$/useful GPU-h", "$/h", "idle GPUs", "slower"))
         table = Table(*numbers, "instances", "GPU", "market", "region", "price of")

@@ -36,7 +36,8 @@ def config(tmp_path: Path) -> Path:
 
 def test_the_answer_for_programs() -> None:
     found = answer("llama-3.1-70b", "--context", "8192", "--gpu", "H100-SXM5")
-    assert found["need"] == {"gpus": 2, "memory_per_gpu_mib": 78_782, "nvlink": True, "nodes": 1}
+    assert found["need"] == {"gpus": 2, "memory_per_gpu_mib": 78_782, "nvlink": True, "nodes": 1,
+                             "host_memory_mib": 15_681}  # fmt: skip
     assert found["layout"] == {"tp": 2, "pp": 1, "dp": 1}
     assert found["total_bytes"] == sum(found["parts"].values())
     assert (found["job"], found["model"]["parameters"]) == ("serve", 70_553_706_496)
@@ -49,6 +50,27 @@ def test_a_file_a_folder_and_a_name_are_models(config: Path) -> None:
     assert by_file == by_folder
     assert by_file["model"]["name"] == str(config)
     assert answer("meta-llama/Llama-3.1-8B")["model"]["name"] == "llama-3.1-8b"
+
+
+def test_a_format_that_only_the_file_of_model_optimizer_states(config: Path) -> None:
+    beside = config.with_name("hf_quant_config.json")
+    before = answer(str(config))["parts"]["weights"]
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}))
+    found = answer(str(config.parent))
+    assert (found["plan"]["weights"], found["model"]["name"]) == ("nvfp4", str(config))
+    assert found["parts"]["weights"] < before / 1.5
+    beside.write_text("{")
+    assert f"{beside}: not JSON" in " ".join(run(str(config)).output.split())
+
+
+def test_the_memory_of_the_host_is_a_table() -> None:
+    arguments = ("llama-3.1-8b", "--train", "full", "--zero", "2", "--offload", "--gpus", "8", "--gpu", "H100-SXM5")
+    found = answer(*arguments)
+    assert found["host"]["optimizer"] == found["model"]["parameters"] * 16 and found["parts"]["gradients"] == 0
+    assert found["need"]["host_memory_mib"] << 20 >= sum(found["host"].values()) - found["host"]["loading"]
+    text = run(*arguments).output
+    assert "optimizer, offloaded" in text and "adamw in host memory" in text and "emptyDir of medium Memory" in text
+    assert "/dev/shm" not in run("llama-3.1-8b").output
 
 
 def test_an_exact_gpu_and_all_of_a_kind() -> None:

@@ -24,6 +24,7 @@ from dovetail.cli.memory.report import show, show_models
 from dovetail.core.json_text import JsonError, decode_json
 
 _MOST_BYTES = 1 << 20
+_MODELOPT = "hf_quant_config.json"
 _SERVING_CONTEXT, _TRAINING_CONTEXT = 8192, 4096
 _SIZED_FOR = "H100-SXM5"
 _NUMBER = click.IntRange(1, 1 << 24)
@@ -37,7 +38,8 @@ _SERVING = {
 _LORA = {"lora_rank": "--lora-rank", "lora_targets": "--lora-targets"}
 _TRAINING = {
     "batch": "--batch", "precision": "--precision", "optimizer": "--optimizer", "zero": "--zero", "fsdp": "--fsdp",
-    "checkpointing": "--checkpointing", "attention": "--attention", "sequence_parallel": "--sequence-parallel", **_LORA,
+    "checkpointing": "--checkpointing", "attention": "--attention", "sequence_parallel": "--sequence-parallel",
+    "offload": "--offload", **_LORA,
 }  # fmt: skip
 
 
@@ -79,6 +81,7 @@ _with_default = partial(click.option, show_default=True)
 @_with_default("--optimizer", type=click.Choice([*OPTIMIZERS]), default="adamw", help="Training: the optimizer.")
 @_with_default("--zero", type=click.IntRange(0, 3), default=0, help="Training: the ZeRO stage.")
 @click.option("--fsdp", is_flag=True, help="Training: fully sharded data parallel, instead of --zero.")
+@click.option("--offload", is_flag=True, help="Training: the optimizer in host memory (ZeRO-Offload). With --zero.")
 @_with_default(
     "--checkpointing",
     type=click.Choice(CHECKPOINTING),
@@ -147,7 +150,7 @@ def _plan(model: Architecture, options: dict[str, Any]) -> Plan:
     return Training(
         context, options["batch"], options["train"], options["precision"], options["optimizer"], options["zero"],
         options["fsdp"], options["checkpointing"], options["attention"] == "flash", options["sequence_parallel"],
-        options["lora_rank"], options["lora_targets"],
+        options["lora_rank"], options["lora_targets"], options["offload"],
     )  # fmt: skip
 
 
@@ -177,13 +180,25 @@ def architecture_of(model: str) -> tuple[Architecture, str]:
             hint = f" Similar: {near}." if near else ""
             raise click.ClickException(f"{model!r} is neither a file nor a built-in model.{hint} --list shows all.")
         return read(entry.config), entry.name
+    config, beside = _decoded(path), path.with_name(_MODELOPT)
+    if "quantization_config" not in config and beside.exists():
+        # Older exports of NVIDIA's Model Optimizer state the format only there.
+        config = {**config, "quantization_config": {**_decoded(beside), "quant_method": "modelopt"}}
     try:
-        return read(_decoded(path)), str(path)
+        return read(config), str(path)
     except ModelConfigError as error:
         raise click.ClickException(f"{path}: {error}") from error
 
 
 def _decoded(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ClickException."""
+    try:
+        return _object(path)
+    except ModelConfigError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)

@@ -22,6 +22,13 @@ from dovetail.cli.output import count
 _SAME_ROW_PERCENT = 3
 _NAMES = ("GPU", "of")
 _GIB, _GB = 1 << 30, 10**9
+_OF_HOST = {
+    "loading": "while weights are loaded",
+    "optimizer": "optimizer, offloaded",
+    "pinned": "its pinned buffers",
+    "shared_memory": "/dev/shm",
+    "processes": "processes",
+}
 
 
 class KnownModel(Struct, frozen=True):
@@ -63,6 +70,10 @@ def show(answer: MemoryEstimate) -> None:
     put(_parts(answer))
     put(f"GiB are 2^30 bytes, GB 10^9. A GPU must have {answer.need.memory_per_gpu_mib} MiB usable to hold it.")
     put("")
+    put(_host(answer))
+    if answer.host.shared_memory:
+        put("/dev/shm: an emptyDir of medium Memory, which the memory limit counts; without it a container has 64 MiB.")
+    put("")
     put(_rooms(answer))
     put(f"holds it, left: {_on(answer)}, as above.")
     put(
@@ -90,7 +101,8 @@ def _head(answer: MemoryEstimate) -> Iterator[str]:
         "" if plan.method == "full" else f" ({model.trained / 1e6:.1f} M parameters trained, rank {plan.lora_rank})"
     )
     what = f"{plan.method} training{trained}, {count(plan.batch, 'sequence')} of {plan.context} tokens {on}"
-    yield f"{what}: {plan.optimizer}, {plan.precision}, {divided}, checkpointing {plan.checkpointing}"
+    where = " in host memory" * plan.offload
+    yield f"{what}: {plan.optimizer}{where}, {plan.precision}, {divided}, checkpointing {plan.checkpointing}"
 
 
 def _on(answer: MemoryEstimate) -> str:
@@ -128,6 +140,17 @@ def _parts(answer: MemoryEstimate) -> Table:
             )
     table.add_row("total", *_sizes(answer.total_bytes), "")
     table.add_row(f"with {answer.headroom_percent} % left free", *_sizes(answer.need.memory_per_gpu_mib << 20), "")
+    return table
+
+
+def _host(answer: MemoryEstimate) -> Table:
+    """The memory of the host, of one node."""
+    table = _table("host of each node" if answer.need.nodes > 1 else "host", "GiB >", "GB >")
+    for field in fields(answer.host):
+        size = getattr(answer.host, field.name)
+        if size:
+            table.add_row(_OF_HOST[field.name], *_sizes(size))
+    table.add_row("total at the peak", *_sizes(answer.host.total))
     return table
 
 
