@@ -129,6 +129,7 @@ def bits(stated: Config, **changes: Any) -> tuple[str, list[float], float]:
         (compressed({"num_bits": 4, "type": "int", "group_size": 128, "symmetric": False}), "int4", 4 + 20 / 128),
         (compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}), "mxfp4", 4 + 8 / 32),
         (compressed({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [16, 16]}), "fp8", 8.0625),
+        (compressed({"num_bits": 4, "type": "int", "strategy": "group"}), "int4", 4 + 16 / 128),
         (modelopt("NVFP4"), "nvfp4", 4.5),
         (modelopt("W4A16_AWQ", group_size=64), "int4", 4 + 16 / 64),
         (modelopt("MXFP8"), "mxfp8", 8.25),
@@ -191,6 +192,16 @@ def test_a_head_that_is_not_ignored_is_quantised_like_any_linear_layer() -> None
     assert bits(_NF4)[2] == 16, "Transformers leaves out the head"
 
 
+def test_modules_of_torchao_with_formats_of_their_own() -> None:
+    modules = {
+        "_default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 32}},
+        "lm_head": {"_type": "Int8WeightOnlyConfig", "_data": {}},
+        "model.layers.0.self_attn.q_proj": None,
+    }
+    stated = torchao("ModuleFqnToConfig", module_fqn_to_config=modules)
+    assert bits(stated) == ("int4+int8", [16.0] + [5.0] * 6, 8 + 16 / 512)
+
+
 def test_each_group_has_its_own_format() -> None:
     groups = {
         "a": {"targets": ["re:.*self_attn.*"], "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}},
@@ -229,7 +240,7 @@ def test_ranks_together_have_all_of_it(tp: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["re:" + "(a|" * 400 + "b", "re:(a*)*(b*)*" + "(a|b)" * 60, "*a" * 500, "re:" + ".*x" * 500]
+    "pattern", ["re:" + "(a|" * 400 + "b", "re:(a*)*(b*)*" + "(a|b)" * 60, "*a" * 250, "re:" + "(a|b)" * 200_000]
 )
 def test_patterns_take_no_long_time(pattern: str) -> None:
     """Each takes for ever as a regular expression, or where choices multiply."""
@@ -237,8 +248,8 @@ def test_patterns_take_no_long_time(pattern: str) -> None:
 
 
 def test_too_many_wildcards_are_refused() -> None:
-    many = compressed(_NVFP4, tuple(f"model.layers.{i}.*.x" for i in range(2000)))
-    with pytest.raises(ModelConfigError, match="2000 patterns with wildcards, for 50 layers"):
+    many = compressed(_NVFP4, tuple(f"model.layers.{i}.*.x" for i in range(30_000)))
+    with pytest.raises(ModelConfigError, match="30000 patterns with wildcards, for 50 layers"):
         read(llama(num_hidden_layers=50, quantization_config=many))
 
 
@@ -264,4 +275,5 @@ _NESTED = st.recursive(
 )
 def test_any_fields_are_read(method: str, fields: Config) -> None:
     found = read(llama(num_hidden_layers=1) | {"quantization_config": {**fields, "quant_method": method}})
-    assert weights(found) > 0
+    matrices = sum(matrix.parameters for matrix in found.layers[0].matrices)
+    assert weights(found) >= (found.parameters - matrices - found.head) * 2 + matrices // 8

@@ -16,6 +16,7 @@ Sources, by `quant_method`
 Rules
 - Patterns are names of modules, wildcards, or regular expressions after `re:`. A name matches modules of that name and
   all inside. A regular expression is read as a wildcard, so that none takes long: `\\d+` and character classes are `*`.
+  One of more than 512 characters matches nothing.
 - Embeddings, norms, biases and the router keep 16 bits. A scale for a whole matrix is not counted."""
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -33,7 +35,7 @@ from dovetail.advice.formats import BLOCK
 Config = Mapping[str, Any]
 _ROW, _COLUMN = -1, -2
 """Groups as large as the row of an output, or as the column of an input."""
-_MOST_MATCHES, _MOST_CHOICES = 50_000, 64
+_MOST_MATCHES, _MOST_CHOICES, _LONGEST, _LARGEST = 50_000, 64, 512, 1 << 20
 _UNQUANTISED = 16 * BLOCK
 
 
@@ -59,12 +61,14 @@ class _Patterns:
 
     def __init__(self, names: Iterable[str]) -> None:
         spelt = {glob for name in names for glob in _globs(name.replace("language_model.", ""))}
-        wild = sorted(glob for glob in spelt if "*" in glob or "?" in glob)
-        self.plain = spelt - set(wild)
-        self.globs = len(wild)
-        self._wild = (
-            re.compile("|".join(translate(one) for glob in wild for one in (glob, f"{glob}.*"))) if wild else None
-        )
+        self._spelt_wild = sorted(glob for glob in spelt if "*" in glob or "?" in glob)
+        self.plain = spelt.difference(self._spelt_wild)
+        self.globs = len(self._spelt_wild)
+
+    @cached_property
+    def _wild(self) -> re.Pattern[str] | None:
+        inside = "|".join(translate(one) for glob in self._spelt_wild for one in (glob, f"{glob}.*"))
+        return re.compile(inside) if inside else None
 
     def match(self, module: str) -> bool:
         if self.plain:
@@ -144,11 +148,15 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
 
 def _globs(name: str) -> list[str]:
     """The wildcards that a pattern is; one for each branch of its choices `(a|b)`."""
+    if len(name) > _LONGEST:
+        return []
     if not name.startswith(("re:", "-:")):
         return [name.strip(".")]
     text = re.sub(r"\\[dw][+*]?|\[[^\]]*\][+*]?|\.[*+]\??", "*", name[3:].removeprefix("^").removeprefix("(?:"))
     found = [text.removesuffix("$") if text.endswith("$") else f"{text}*"]
     for _ in range(_MOST_CHOICES):
+        if not any("(" in one for one in found):
+            break
         found = [branch for one in found for branch in _branches(one)][:_MOST_CHOICES]
     return [re.sub(r"\*+", "*", one.replace("\\", "")) for one in found]
 
@@ -159,7 +167,8 @@ def _branches(text: str) -> list[str]:
 
 
 def _whole(value: object, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value else default
+    """A positive number; the default where it is none, or absurd."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST else default
 
 
 def _map(value: object) -> Config:
@@ -176,9 +185,8 @@ def _names(*values: object) -> list[str]:
 
 
 def _group(value: object, default: int) -> int:
-    """The size of a group; -1 and 0 are one for a row."""
-    size = _whole(value, default)
-    return size if size > 0 else _ROW
+    """The size of a group; -1 is one for a row."""
+    return _ROW if value == _ROW else _whole(value, default)
 
 
 _FP8, _NVFP4 = StoredFormat("fp8", 8), StoredFormat("nvfp4", 4, ((8, 16),))
@@ -275,7 +283,7 @@ def _of_arguments(weights: Config) -> StoredFormat:
     scale = 16 if is_float or weights.get("symmetric", True) else 16 + bits
     block = weights.get("block_structure")
     sizes = [_whole(one, 128) for one in block] if isinstance(block, list) and len(block) == 2 else [128, 128]
-    beside = {"group": (scale, group), "channel": (scale, _ROW), "block": (scale, max(1, sizes[0] * sizes[1]))}
+    beside = {"group": (scale, group or 128), "channel": (scale, _ROW), "block": (scale, max(1, sizes[0] * sizes[1]))}
     return StoredFormat(
         f"fp{bits}" if is_float else f"int{bits}", bits, (beside[strategy],) if strategy in beside else ()
     )
@@ -344,7 +352,7 @@ def _torchao(q: Config) -> _Scheme:
     form = _of_torchao(str(default.get("_type") or kind), _map(default.get("_data")) or data)
     if form:
         rules.append((None, form))
-    return _Scheme(rules, [name for name in kept if name != "_default"])
+    return _Scheme(rules, [name for name in kept if name != "_default"], "lm_head" in modules)
 
 
 def _of_torchao(kind: str, data: Config) -> StoredFormat | None:
