@@ -63,6 +63,7 @@ _PHI_4_MINI: Config = {
 # Sizes in bytes: of the safetensors files that the page "Files and versions" of the model on huggingface.co lists, each
 # rounded there to 10 MB; `index`: total_size of its model.safetensors.index.json; `mirror`: the files on ai.gitee.com,
 # in GiB; `all`: the sum of the repository, less 22 MB of its tokenizer for Phi-4.
+# The quantization_config is the usual one of the library with this model, not a copy of its file.
 PUBLISHED = [
     # model on huggingface.co, architecture, quantization_config, published bytes, source, error in percent
     ("hiuman/llama-3.1-8B-intruct-awq-quantization", "llama-3.1-8b", _AWQ, 5.73e9, "files", -0.04),
