@@ -7,18 +7,17 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from dovetail.cli import cli
 from dovetail.cli.advise_columns import ADVICE
+from dovetail.cli.history_store import HistorySource
 from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
-from dovetail.history.store import HistoryReader
+from dovetail.history.store import HistoryReader, StoreError
 from tests.cli.answers import answer as checked
 from tests.history.memory_reader import MemoryReader
 from tests.terminal import environment
@@ -69,14 +68,14 @@ def history() -> MemoryReader:
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryReader:
     reader = history()
 
-    @contextmanager
-    def opened(path: Path) -> Iterator[HistoryReader]:
-        if path.name == "none":
-            raise click.ClickException("none: there is no such file; pass the file that the collector writes")
-        yield reader
+    def opened(source: HistorySource) -> HistoryReader:
+        assert source.store is not None
+        if source.store.name == "none":
+            raise StoreError("none", "there is no such file", "pass the file that the collector writes")
+        return reader
 
-    for module in ("advise", "history_store"):
-        monkeypatch.setattr(f"dovetail.cli.{module}.opened", opened)
+    monkeypatch.setattr(HistorySource, "_reader", opened)
+    monkeypatch.setattr(MemoryReader, "close", lambda _: None, raising=False)
     return reader
 
 

@@ -12,6 +12,7 @@ from tests.docs.pages import page
 def test_every_kind_of_event_is_in_the_reference() -> None:
     rows = page("docs/reference/events.md").section("Events").rows("reason")
     of_others = {(reason, "Checking", "Warning") for reason in (GPU_ERROR, UNREQUESTED, notices.REASON)}
-    written = {tuple(kind.value) for kind in EventKind} | of_others
+    stopped = (notices.STOPPED_REASON, "Stopping", "Warning")
+    written = {tuple(kind.value) for kind in EventKind} | of_others | {stopped}
     assert {(row.code[0][0], row.code[1][0], row.cells[2]) for row in rows} == written
     assert len(rows) == len(written)
