@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine with GPUs for the tests of the agent."""
 
+from collections.abc import AsyncIterator
 from functools import lru_cache
 
 import msgspec
@@ -8,11 +9,20 @@ import pytest
 
 from dovetail.agent.plugin import best, preferred_allocation
 from dovetail.core.devices.layout import Layout
+from dovetail.playground import Playground
 from tests.paths import ROOT
 from tools.controlplane.plane import Plane
 from tools.standin.fixture import standin
 
 __all__ = ["standin"]
+
+
+@pytest.fixture
+async def playground() -> AsyncIterator[Playground]:
+    made = Playground()
+    await made.start()
+    yield made
+    await made.stop()
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from dovetail.advice.lint.rule import Severity
 from dovetail.cli.change_prices import PricedJob, PricedWhatIf
 from dovetail.cli.console import Console
-from dovetail.cli.lint.report import ReportedFinding
+from dovetail.cli.lint.report import ReportedFinding, counted
 from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import count, foreign, gpus, span, start
 from dovetail.cli.whatif_report import places_of
@@ -38,11 +38,8 @@ class ManifestCheck(Struct, frozen=True):
     @property
     def runs(self) -> bool:
         """Whether it will run as far as that is known."""
-        return self.verdict not in ("never", "not read") and not self.errors
-
-    @property
-    def errors(self) -> int:
-        return sum(one.level is Severity.ERROR for one in self.findings)
+        errors = any(one.level is Severity.ERROR for one in self.findings)
+        return self.verdict not in ("never", "not read") and not errors
 
 
 def check(findings: Sequence[ReportedFinding], placement: PricedWhatIf | None) -> ManifestCheck:
@@ -102,7 +99,7 @@ def show(answer: ManifestCheck, console: Console) -> None:
         "runs": _runs(answer, jobs),
         "where": "; ".join(f"{one.job}: {places_of(one)}" for one in jobs[:_MOST_JOBS] if one.places) or "not known",
         "price": _price(found),
-        "lint": _lint(answer.findings),
+        "lint": counted(answer.findings) + (": `dovetail lint` has them" if answer.findings else ""),
         "change": answer.change or "nothing",
     }
     for name, text in lines.items():
@@ -145,9 +142,3 @@ def _at_most(priced: Sequence[PricedJob], currency: str) -> str:
         return ""
     cost = money(sum(one.cost_micro or 0 for one in priced), currency)
     return f", at most {cost} in its run-time limit of {span(max(one.run_ms for one in priced))}"
-
-
-def _lint(findings: Sequence[ReportedFinding]) -> str:
-    counts = [count(sum(one.level is level for one in findings), level.value) for level in Severity]
-    some = [text for text in counts if not text.startswith("0 ")]
-    return f"{', '.join(some)}: `dovetail lint` has them" if some else "no finding"

@@ -30,11 +30,6 @@ TIMED_OUT = 124
 """The exit code if the time of a wait is over, as that of timeout(1)."""
 
 
-def write_answer_json(kind: str, answer: object) -> None:
-    """Write the whole answer to standard output as indented JSON, with its version and kind in front."""
-    write_json(versioned(kind, answer))
-
-
 def versioned(kind: str, answer: object) -> object:
     """The answer with its version and kind in front; if it is a list each element has them."""
     plain = msgspec.to_builtins(answer, builtin_types=(datetime,), enc_hook=_read)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from tests.agent.whole_agent import Seat
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.standin.fixture import MakeStandin
-
-
-@pytest.fixture
-async def playground() -> AsyncIterator[Playground]:
-    made = Playground()
-    await made.start()
-    yield made
-    await made.stop()
 
 
 @pytest.mark.slow

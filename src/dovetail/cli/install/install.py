@@ -15,7 +15,7 @@ from dovetail import __version__
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import write_answer_json
+from dovetail.cli.output import versioned, write_json
 from dovetail.cli.status import read_status
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.manifests.documents import ManifestError, read_documents
@@ -97,7 +97,7 @@ def command(
     if wait and not dry_run:
         left = run(_wait(config, timeout_s), config.server)
     if output == "json":
-        write_answer_json("Installation", InstallAnswer(done, left))
+        write_json(versioned("Installation", InstallAnswer(done, left)))
     elif wait and not dry_run and not left:
         console.print("A first GPU node is ready. What runs: dovetail status")
     if left:

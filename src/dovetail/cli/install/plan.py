@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console, Table, prose, right
-from dovetail.cli.output import count, write_answer_json
+from dovetail.cli.output import count, versioned, write_json
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.coexistence.survey import FunctionGroup, InstallPlan, survey
 
@@ -36,7 +36,7 @@ def show_plan(config: ClusterConfig, stack: Mapping[str, Any] | None, output: st
     """Print the plan for this GPUStack, a document; None: for that of the cluster. Raises ClickException."""
     plan = run(survey(config, stack), config.server)
     if output == "json":
-        write_answer_json("InstallPlan", plan)
+        write_json(versioned("InstallPlan", plan))
     else:
         show(plan, Console())
 

@@ -27,6 +27,7 @@ from dovetail.kube.manifests.folders import Ignored
 
 if TYPE_CHECKING:
     from dovetail.advice.lint.engine import LintFinding
+    from dovetail.advice.lint.field import Field
 
 _FAIL_ON = {
     "error": {Severity.ERROR},
@@ -187,7 +188,7 @@ def command(
         return
     ignored = Ignored(True, ((Path.cwd(), exclude), (folder, settings.exclude)))
     files = [read(name) for name in names(paths, ignored)]
-    objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
+    objects = _objects(files)
     cluster_facts = _cluster_facts(source)
     facts = replace(cluster_facts, objects=objects + cluster_facts.objects)
     if diff:
@@ -252,9 +253,12 @@ def linted(paths: tuple[str, ...], inventory: tuple[str, ...]) -> list[LintFindi
         known = _inventory_facts(tuple(names(inventory)))
     except NotKnown:
         known = Facts()
-    objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
-    facts = replace(known, objects=objects + known.objects)
+    facts = replace(known, objects=_objects(files) + known.objects)
     return [finding for file in files for finding in _findings(file, facts, RULES)]
+
+
+def _objects(files: Iterable[File]) -> tuple[Field, ...]:
+    return tuple(whole for file in files for document in file.documents for whole in document.objects())
 
 
 def _fixed(file: File, facts: Facts, rules: Sequence[Rule]) -> File:

@@ -20,9 +20,10 @@ from dovetail.advice.lint.engine import UNREADABLE, LintFinding
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.rule import Rule, Severity
 from dovetail.advice.lint.rules.gangs import GROUPS
-from dovetail.cli.output import versioned
+from dovetail.cli.output import count, versioned
 from dovetail.kube.manifests.templates import group_kind, holds_templates, templates
 
+_PLURALS = {Severity.INFO: "info"}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _SARIF_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
@@ -73,11 +74,16 @@ def as_text(report: LintReport) -> str:
     return "\n".join([*lines, *_summary(report)]) + "\n"
 
 
+def counted(findings: Iterable[LintFinding | ReportedFinding]) -> str:
+    """`2 errors, 1 warning`, or `no finding`."""
+    found = Counter(one.level for one in findings)
+    parts = (count(found[level], level.value, _PLURALS.get(level, "")) for level in Severity if found[level])
+    return ", ".join(parts) or "no finding"
+
+
 def _summary(report: LintReport) -> list[str]:
-    found = Counter(one.level for one in report.findings)
-    counts = ", ".join(_count(found[level], level.value) for level in Severity if found[level]) or "no finding"
-    objects, files = _count(len(report.objects), "object"), _count(len(report.files), "file")
-    lines = [f"{counts} in {objects} of {files}"]
+    objects, files = count(len(report.objects), "object"), count(len(report.files), "file")
+    lines = [f"{counted(report.findings)} in {objects} of {files}"]
     fixable = sum(one.fixable for one in report.findings)
     if fixable:
         lines.append(f"--fix fixes {fixable} of them; --diff shows how")
@@ -201,10 +207,6 @@ def _property(text: str) -> str:
 
 def _place(one: LintFinding) -> str:
     return f"{one.file}:{one.line}:{one.column}" if one.line else one.file
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what if number == 1 or what == Severity.INFO.value else what + 's'}"
 
 
 def explained(rule: Rule) -> str:
