@@ -40,10 +40,8 @@ from dovetail.kube.gangs.owners import (
     TRAINING_LABEL,
 )
 from dovetail.kube.manifests.documents import Document
+from dovetail.kube.manifests.parts import MOST_PODS, ManifestPart, WrongField
 from dovetail.kube.manifests.templates import group_kind
-
-MOST_PODS = 100_000
-"""Of one input. Kubernetes allows as many to an indexed Job, and 150,000 to a cluster."""
 
 _NAMESPACE = "default"
 _NAMING = (JOBSET_LABEL, LWS_LABEL, TRAINING_LABEL, RAY_LABEL)
@@ -73,54 +71,12 @@ class WorkloadFault(Exception):
         return f"{place}: {self.workload}: {self.field}: {self.message}"
 
 
-class _Wrong(Exception):
-    """(field, message)"""
-
-
-class _Part(Struct, frozen=True):
-    """A part of a manifest, and the path of it."""
-
-    value: Mapping[str, Any]
-    path: str
-
-    def at(self, field: str) -> str:
-        return f"{self.path}.{field}" if self.path else field
-
-    def has(self, field: str) -> bool:
-        return field in self.value
-
-    def inner(self, field: str, default: Mapping[str, Any] | None = None) -> _Part:
-        value = self.value.get(field, default)
-        path = self.at(field)
-        if not isinstance(value, dict):
-            raise _Wrong(path, "is missing" if value is None else "must be an object")
-        return _Part(value, path)
-
-    def items(self, field: str) -> Iterator[_Part]:
-        values, path = self.value.get(field, []), f"{self.path}.{field}"
-        if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-            raise _Wrong(path, "must be a list of objects")
-        return (_Part(one, f"{path}[{i}]") for i, one in enumerate(values))
-
-    def number(self, field: str, default: int) -> int:
-        found = self.value.get(field, default)
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MOST_PODS:
-            raise _Wrong(f"{self.path}.{field}", f"{found!r} must be a whole number from 0 to {MOST_PODS}")
-        return found
-
-    def text(self, field: str, default: str = "") -> str:
-        found = self.value.get(field, default)
-        if not isinstance(found, str):
-            raise _Wrong(f"{self.path}.{field}", f"{found!r} must be a text")
-        return found
-
-
 class _Workload(Struct, frozen=True):
     name: str
     namespace: str
     api_version: str
     kind: str
-    spec: _Part
+    spec: ManifestPart
 
     @property
     def itself(self) -> tuple[str, str, str]:
@@ -142,7 +98,7 @@ class _Pods(Struct, frozen=True):
 
     field: str
     count: int
-    template: _Part
+    template: ManifestPart
     pod: Callable[[int], _Pod]
 
 
@@ -171,7 +127,7 @@ def expanded(documents: Iterable[Document], *, of_cluster: bool = False) -> Expa
         has_pods = (name, kind) in owned or (name, "") in owned
         try:
             made = _made(document, room) if _makes_pods(document, of_cluster) and not has_pods else []
-        except _Wrong as wrong:
+        except WrongField as wrong:
             faults.append(WorkloadFault(document, *wrong.args))
             made = []
         room -= len(made)
@@ -216,12 +172,12 @@ def _makes_pods(document: Document, of_cluster: bool) -> bool:
 
 
 def _made(document: Document, room: int) -> list[Document]:
-    """The pods of a workload, and the group that they start in. Raises _Wrong."""
+    """The pods of a workload, and the group that they start in. Raises WrongField."""
     value = document.value
     name = _metadata(value).get("name")
     if not isinstance(name, str):
         return []
-    spec = _Part({"spec": value.get("spec", {})}, "").inner("spec")
+    spec = ManifestPart({"spec": value.get("spec", {})}, "").inner("spec")
     policy = spec.inner("runPolicy", {}).value
     if True in (spec.value.get("suspend"), policy.get("suspend"), spec.value.get("paused")):
         return []
@@ -233,7 +189,7 @@ def _made(document: Document, room: int) -> list[Document]:
         total += part.count
         if total > room:
             left = f"{room} are left of the {MOST_PODS} that all workloads of an input may make"
-            raise _Wrong(part.field, f"makes {total} pods, and {left}")
+            raise WrongField(part.field, f"makes {total} pods, and {left}")
     own = replace(document, maker=_shown(value))
     groups = _pod_groups(workload) if group_kind(value) == _VOLCANO_JOB else []
     return [replace(own, value=one) for one in groups] + [
@@ -263,14 +219,14 @@ def _manifest(workload: _Workload, part: _Pods, pod: _Pod) -> Manifest:
     }  # fmt: skip
 
 
-def _pods_of_job(job: _Part) -> tuple[str, int]:
+def _pods_of_job(job: ManifestPart) -> tuple[str, int]:
     """The path of the field that limits the pods of a Job, and their number."""
     parallelism = job.number("parallelism", 1)
     completions = job.number("completions", parallelism)
     return f"{job.path}.{'completions' if completions < parallelism else 'parallelism'}", min(parallelism, completions)
 
 
-def _pod_of_job(name: str, job: _Part, i: int, indexed: bool) -> _Pod:
+def _pod_of_job(name: str, job: ManifestPart, i: int, indexed: bool) -> _Pod:
     index = {COMPLETION_INDEX: str(i)} if indexed else {}
     labels = {JOB_LABEL: name, OLD_JOB_LABEL: name, **index}
     return _Pod(f"{name}-{i}", ("batch/v1", "Job", name), labels, index, {"hostname": f"{name}-{i}"} if indexed else {})
@@ -292,7 +248,7 @@ def _jobset(workload: _Workload) -> Iterator[_Pods]:
         first += one.number("replicas", 1)
 
 
-def _replicated_job(jobset: str, replicated: _Part, first: int, jobs: int) -> _Pods:
+def _replicated_job(jobset: str, replicated: ManifestPart, first: int, jobs: int) -> _Pods:
     """The pods of the Jobs of one entry, the first of which has the index `first` among all `jobs`."""
     part, replicas = replicated.text("name"), replicated.number("replicas", 1)
     template = replicated.inner("template")
@@ -381,7 +337,7 @@ def _training(field: str) -> _Maker:
     return make
 
 
-def _replica(workload: _Workload, replica: _Part, role: str) -> _Pods:
+def _replica(workload: _Workload, replica: ManifestPart, role: str) -> _Pods:
     """The pods of one role, by the training operator."""
     name = workload.name
 
@@ -425,7 +381,7 @@ def _mpi_job(workload: _Workload) -> Iterator[_Pods]:
 def _ray_cluster(workload: _Workload) -> Iterator[_Pods]:
     name = workload.name
 
-    def pods(part: _Part, count: int, group: str, stem: str, node_type: str) -> _Pods:
+    def pods(part: ManifestPart, count: int, group: str, stem: str, node_type: str) -> _Pods:
         labels = {
             RAY_LABEL: name, "ray.io/group": group, "ray.io/node-type": node_type, "ray.io/is-ray-node": "yes",
             "ray.io/identifier": f"{name}-{node_type}",
@@ -441,7 +397,7 @@ def _ray_cluster(workload: _Workload) -> Iterator[_Pods]:
             yield pods(one, count, group, f"{name}-{group}-worker", "worker")
 
 
-def _tasks(workload: _Workload) -> Iterator[tuple[_Part, str, int]]:
+def _tasks(workload: _Workload) -> Iterator[tuple[ManifestPart, str, int]]:
     """(task, name, replicas) with the defaults of Volcano's webhook."""
     for i, task in enumerate(workload.spec.items("tasks")):
         yield task, task.text("name") or f"default{i}", task.number("replicas", 1)
@@ -457,7 +413,7 @@ def _volcano_job(workload: _Workload) -> Iterator[_Pods]:
 
 
 def _volcano_task(
-    workload: _Workload, task: _Part, task_name: str, replicas: int, queue: str, inherited: Mapping[str, str]
+    workload: _Workload, task: ManifestPart, task_name: str, replicas: int, queue: str, inherited: Mapping[str, str]
 ) -> _Pods:
     name, template = workload.name, task.inner("template")
     own = template.inner("spec").value
