@@ -16,6 +16,7 @@ from textual.geometry import Region
 
 from dovetail.cli.cluster import ClusterSource
 from dovetail.cli.watch.reading import WatchedCluster
+from dovetail.cli.watch.screen import WatchApp
 from dovetail.cli.watch.tables import Grid
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import load_config
@@ -126,6 +127,11 @@ async def test_a_cluster_that_cannot_be_read_at_first(tmp_path: Path) -> None:
         await seen.press("enter", "n", "s", "slash", "x", "escape", "2")
         found.down = False
         await seen.until(lambda: len(seen.rows.shown) == 3)
+
+
+def test_before_and_after_its_pages_the_program_has_none(tmp_path: Path) -> None:
+    """A read may end then."""
+    assert WatchApp(Changing(tmp_path, cluster()), every_s=1.0).page is None
 
 
 @pytest.mark.slow

@@ -80,8 +80,9 @@ class WatchApp(App[int]):
 
     @property
     def page(self) -> WatchPage | None:
-        """The page that is seen, once it is ready."""
-        return self.screen if isinstance(self.screen, WatchPage) and self.screen.ready else None
+        """The page that is seen, once it is ready. At the begin and at the end of the program there is none."""
+        pages = self.screen_stack[-1:]
+        return next((page for page in pages if isinstance(page, WatchPage) and page.ready), None)
 
     async def _read_for_ever(self) -> None:
         while True:
