@@ -50,11 +50,11 @@ class DrainsUnderWay:
 
     def queues(self) -> dict[str, Queue]:
         """The queues with running pods that are drained, each with the queue that has it drained."""
+        stopped = self._shares.tree.stopped()
+        if not stopped:
+            return {}
         held = self._shares.totals.priorities
-        return {
-            name: by for name, by in self._shares.tree.stopped().items()
-            if by.stop == "HoldAndDrain" and held.get(name)
-        }  # fmt: skip
+        return {name: by for name, by in stopped.items() if by.stop == "HoldAndDrain" and held.get(name)}
 
     def may(self, pods: int, most: int, now_ms: int) -> bool:
         """Whether so many pods may be evicted now, of `most` in an hour."""

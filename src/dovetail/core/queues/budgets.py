@@ -83,10 +83,14 @@ class QueueBudgets:
 
     def settle(self) -> bool:
         """Find the queues that have used their budget by now. Returns whether these are others than before."""
+        budgeted = self._tree.budgeted()
+        if not budgeted and not self._tree.used_up:
+            self.next_ms = None
+            return False
         now_ms = self._accounts.now_ms
         used_up: dict[str, int] = {}
         due: list[int] = []
-        for queue in self._tree.budgeted():
+        for queue in budgeted:
             if queue.budget is None or not queue.budget.hold:
                 continue
             usage = self._accounts.of(queue.name)
