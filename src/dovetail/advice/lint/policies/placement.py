@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies about selectors, affinities, tolerations and spreading."""
+
+from __future__ import annotations
+
+from dovetail.advice.lint.cel import Cel, each, matches, only, says, text, texts
+from dovetail.advice.lint.selection import PREFERRED, REQUIRED, SYSTEM_NAMESPACES
+from dovetail.core.model import GPU
+from dovetail.kube.translate.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
+
+_AFFINITY = "p.spec.?affinity"
+_TERMS = (
+    f"({_AFFINITY}.?nodeAffinity.?{REQUIRED}.?nodeSelectorTerms.orValue([]) + "
+    f"{_AFFINITY}.?nodeAffinity.?{PREFERRED}.orValue([]).map(w, w.?preference.orValue({{}})))"
+)
+_PEERS = " + ".join(
+    f"{_AFFINITY}.?{kind}.?{REQUIRED}.orValue([]) + "
+    f"{_AFFINITY}.?{kind}.?{PREFERRED}.orValue([]).map(w, w.?podAffinityTerm.orValue({{}}))"
+    for kind in ("podAffinity", "podAntiAffinity")
+)
+_SPREADS = "p.spec.?topologySpreadConstraints.orValue([])"
+_HOLDERS = f"({_PEERS} + {_SPREADS})"
+_SELECTED = "(h.?labelSelector.?matchExpressions.orValue([]) + h.?namespaceSelector.?matchExpressions.orValue([]))"
+_OPERATOR = "string(e.?operator.orValue(''))"
+_VALUES = "e.?values.orValue([])"
+
+
+def _of_entries(node: str, field: str, label: str) -> str:
+    """The findings of all entries `e`: of node labels, of node fields, and of pod selectors."""
+    return " + ".join(
+        (
+            each(_TERMS, "h", each("h.?matchExpressions.orValue([])", "e", node)),
+            *([each(_TERMS, "h", each("h.?matchFields.orValue([])", "e", field))] if field else ()),
+            each(_HOLDERS, "h", each(_SELECTED, "e", label)),
+        )
+    )
+
+
+def _said(condition: str, what: str) -> str:
+    """A finding about an entry `e`."""
+    return says(condition, "p.at", "'spec: the entry of ' + string(e.?key.orValue('')) + ': '", what)
+
+
+def _operators(operators: object, unless: str = "") -> str:
+    names = list(operators)  # type: ignore[call-overload]
+    wrong = _said(
+        f"!({_OPERATOR} in {texts(names)})",
+        f"'the operator ' + {_OPERATOR} + ' does not exist here: write one of {', '.join(names)}'",
+    )
+    empty = _said(
+        f"{_OPERATOR} in ['In', 'NotIn'] && size({_VALUES}) == 0",
+        f"{_OPERATOR} + ' needs a list of values, and has none'",
+    )
+    filled = _said(
+        f"{_OPERATOR} in ['Exists', 'DoesNotExist'] && size({_VALUES}) > 0",
+        f"{_OPERATOR} + ' takes no values: remove them, or write In'",
+    )
+    found = f"({wrong} + {empty} + {filled})"
+    return only(f"!({unless})", found) if unless else found
+
+
+_COMPARES = f"{_OPERATOR} in ['Gt', 'Lt']"
+_BOUND = f"{_VALUES}[0]"
+_INTEGER = f"{matches(f'string({_BOUND})', '^[+-]?[0-9]+$')} && quantity(string({_BOUND})).isInteger()"
+_WITHOUT_BOUND = _said(
+    f"{_COMPARES} && (size({_VALUES}) != 1 || type({_BOUND}) == int || !({_INTEGER}))",
+    f"{_OPERATOR} + ' needs a list of exactly one value, a whole number in quotes'",
+)
+_OF_PODS = _said(_COMPARES, f"{_OPERATOR} + ' compares only labels of nodes'")
+
+_TOLERATES = "(t.?operator.orValue('') == '' ? 'Equal' : string(t.operator))"
+_TOLERATION = (
+    ("has(t.value) && type(t.value) != string", "string(t.value) + ' is not a string: quote it'"),
+    (
+        f"!({_TOLERATES} in ['Equal', 'Exists', 'Gt', 'Lt'])",
+        f"'tolerations have no operator ' + {_TOLERATES} + ': write Equal, for one value, or Exists, for any'",
+    ),
+    (
+        f"t.?key.orValue('') == '' && {_TOLERATES} in ['Equal', 'Gt', 'Lt']",
+        f"{_TOLERATES} + ' needs a key: write that of the taint, or Exists to tolerate every taint'",
+    ),
+    (
+        f"{_TOLERATES} == 'Exists' && t.?value.orValue('') != ''",
+        "'Exists matches any value: remove the value, or write Equal'",
+    ),
+    (
+        f"{_TOLERATES} in ['Gt', 'Lt']",
+        f"{_TOLERATES} + ' needs a whole number, and the feature gate TaintTolerationComparisonOperators'",
+    ),
+)
+
+_RESERVED = "topology.kubernetes.io/"
+_STRANGE = f"k.startsWith({text(_RESERVED)}) && !(k in {texts(f'{_RESERVED}{name}' for name in ('zone', 'region'))})"
+_KEY_SAID = f"k + ': Kubernetes keeps {_RESERVED} for itself, and sets no such label'"
+_KEYS = " + ".join(
+    (
+        f"p.spec.?nodeSelector.orValue({{}}).filter(k, {_STRANGE}).map(k, p.at + 'spec.nodeSelector: ' + {_KEY_SAID})",
+        each(
+            _TERMS,
+            "h",
+            f"h.?matchExpressions.orValue([]).map(e, e.?key.orValue('')).filter(k, {_STRANGE})"
+            f".map(k, p.at + 'spec.affinity: ' + {_KEY_SAID})",
+        ),
+        f"{_HOLDERS}.map(h, h.?topologyKey.orValue('')).filter(k, {_STRANGE}).map(k, p.at + 'spec: ' + {_KEY_SAID})",
+    )
+)
+
+_NEAR_GPUS = r"(?i)nvidia|gpu|accelerator|cuda|\bmig\b"
+
+
+def _near(value: str) -> str:
+    return matches(f"string({value})", _NEAR_GPUS)
+
+
+_NAMES = "c.c.?env.orValue([]).exists(e, " + _near("e.?name.orValue('')") + " || " + _near("e.?value.orValue('')") + ")"
+_FOR_THE_NODE = " || ".join(
+    (
+        "variables.kind == 'apps/DaemonSet'",
+        "has(p.spec.nodeName)",
+        "p.spec.?priorityClassName.orValue('').startsWith('system-')",
+        f"[object.?metadata.?namespace, p.meta.?namespace].exists(n, n.orValue('') in {texts(SYSTEM_NAMESPACES)})",
+        "p.spec.?volumes.orValue([]).exists(v, has(v.hostPath))",
+        "p.all.exists(c, c.c.?securityContext.?privileged.orValue(false) == true)",
+        f"p.spec.?nodeSelector.orValue({{}}).exists(k, {_near('k')} || {_near('p.spec.nodeSelector[k]')})",
+        _near("p.spec.?runtimeClassName.orValue('')"),
+        f"{_TERMS}.exists(h, h.?matchExpressions.orValue([]).exists(e, "
+        + _near("e.?key.orValue('')")
+        + f" || {_VALUES}.exists(v, {_near('v')})))",
+        "p.all.exists(c, " + _near("c.c.?image.orValue('')") + f" || [c.limits, c.requests].exists(r, r.exists(n, "
+        f"{_near('n')})) || {_NAMES})",
+    )
+)
+_IN_VAIN = only(
+    f"!variables.pods.exists(o, o.uses) && !({_FOR_THE_NODE})",
+    f"p.spec.?tolerations.orValue([]).filter(t, t.?key.orValue('') == {text(GPU)})"
+    f".map(t, p.at + 'spec.tolerations: the pod requests no GPU, and tolerates the taint {GPU} of GPU nodes: remove "
+    "the toleration')",
+)
+
+POLICIES = {
+    "G07": Cel(
+        _of_entries(_operators(NODE_OPERATORS), _operators(FIELD_OPERATORS), _operators(LABEL_OPERATORS, _COMPARES))
+    ),
+    "G08": Cel(_of_entries(_WITHOUT_BOUND, "", _OF_PODS)),
+    "G09": Cel(
+        each(
+            "p.spec.?tolerations.orValue([])",
+            "t",
+            " + ".join(says(condition, "p.at", f"'spec.tolerations: ' + {what}") for condition, what in _TOLERATION),
+        )
+    ),
+    "G10": Cel(
+        only("variables.kind != 'apps/DaemonSet'", f"({_KEYS})"),
+        omits=f"labels that the nodes lack, and misspelt ones: only keys in {_RESERVED[:-1]}",
+    ),
+    "G26": Cel(_IN_VAIN, omits="the taints of the nodes: only pods without GPUs that tolerate nvidia.com/gpu"),
+}
