@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.lint.policies import POLICIES, WITHOUT_POLICY
+from dovetail.advice.lint.policies import POLICIES, extent
 from dovetail.advice.lint.rule import Rule
 from dovetail.advice.lint.rules import RULES
 
@@ -30,29 +30,9 @@ def page() -> str:
 
 
 def _row(rule: Rule) -> str:
-    fix, policy = "yes" if rule.fixable else "", _extent(rule)
+    known = POLICIES.get(rule.id)
+    fix, policy = "yes" if rule.fixable else "", "" if known is None else "in part" if known.omits else "yes"
     return f"| [{rule.id}](#{rule.id.lower()}) | {rule.level.value} | {fix} | {policy} | {rule.title} |\n"
-
-
-_POLICY = {
-    "yes": "As an admission policy (`--policy`): all of it",
-    "in part": "As an admission policy (`--policy`): without ",
-    "": "No admission policy: ",
-}
-
-
-def _extent(rule: Rule) -> str:
-    policy = POLICIES.get(rule.id)
-    return "" if policy is None else "in part" if policy.omits else "yes"
-
-
-def _limit(rule: Rule) -> str:
-    """What the policy leaves out, or why there is none, up to the end of the sentence."""
-    policy = POLICIES.get(rule.id)
-    if policy is None:
-        reason = WITHOUT_POLICY[rule.id]
-        return reason[0].lower() + reason[1:]
-    return f"{policy.omits}."
 
 
 def _section(rule: Rule) -> Iterator[str]:
@@ -62,7 +42,7 @@ def _section(rule: Rule) -> Iterator[str]:
     facts += ["Fixed by `--fix`."] if rule.fixable else []
     facts += ["Needs nodes (`--inventory`, `--cluster`) to be exact."] if rule.needs_nodes else []
     yield " ".join(facts) + "\n"
-    yield f"{_POLICY[_extent(rule)]}{_limit(rule)}\n"
+    yield f"As an admission policy (`--policy`): {extent(rule.id)}\n"
     if rule.source:
         yield f"Source: {rule.source}\n"
     yield f"Wrong:\n\n```yml\n{rule.bad}```\n"

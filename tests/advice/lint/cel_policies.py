@@ -9,6 +9,7 @@ from typing import Any
 import kubecel
 from dovetail.advice.lint import cel
 from dovetail.advice.lint.cel import Cel
+from dovetail.advice.lint.rule import Facts
 from kubecel import macros
 from kubecel.checker import Checker
 from kubecel.paths import Frame, Run
@@ -17,6 +18,7 @@ from kubecel.syntax import Ident, Parser
 from kubecel.types import DYN, Type
 from kubecel.values import Abort, Err, Map
 
+_NOTHING_KNOWN = Facts()
 _ROOTS = ("variables", "object", "namespaceObject")
 
 
@@ -66,9 +68,11 @@ def _evaluated(expression: str, roots: dict[str, Any]) -> tuple[Any, int]:
     return value, frame.cost
 
 
-def policy_findings(policy: Cel, whole: dict[str, Any], namespace: dict[str, Any] | None = None) -> list[str]:
+def policy_findings(
+    policy: Cel, whole: dict[str, Any], namespace: dict[str, Any] | None = None, facts: Facts = _NOTHING_KNOWN
+) -> list[str]:
     """The texts of all findings. Raises PolicyFailed."""
-    expression = cel.found(policy)
+    expression = cel.found(policy, facts)
     known: dict[str, Any] = {}
     roots = {"object": _value(whole), "namespaceObject": _value(namespace), "variables": Map(known, named=True)}
     for name, each in cel.variables(expression).items():

@@ -237,6 +237,12 @@ def test_what_controllers_make_is_not_warned_of_and_yet_denied(alone: Plane, wit
         assert ": G44: " in waited_for(server, anonymous, ": G44: ")
         assert server.create(owned(privileged, "Job"), with_warnings=True) == ""
         assert server.create(broken) == ""
+        job = placed(privileged, next(one for one in HOLDERS if one.resource.kind == "PyTorchJob"))
+        job = json.loads(alone.kubectl("create", "-o", "json", "-f-", input=yaml.safe_dump(job)))
+        labelled = job | {"metadata": job["metadata"] | {"labels": {"a": "b"}}}
+        changed = job | {"spec": job["spec"] | {"runPolicy": {}}}
+        assert server.replace(labelled) == ""
+        assert "spec.pytorchReplicaSpecs[Worker].template.spec.containers[train]" in server.replace(changed)
     with policies(alone, "--only", "G24,G44", "--deny", "G24,G44"):
         assert denied in waited_for(server, privileged, denied)
         assert "denied request: G44: metadata.labels" in waited_for(server, anonymous, "denied request: G44")
@@ -244,6 +250,7 @@ def test_what_controllers_make_is_not_warned_of_and_yet_denied(alone: Plane, wit
         # Who writes the reference does not matter for a rule about what a user creates.
         assert server.create(owned(anonymous, "Job")) == ""
         assert "fails to evaluate" in server.create(broken)
+        assert server.replace(changed) == ""
         create = ("create", "--dry-run=server", "-f-")
         daemon = yaml.safe_dump(owned(privileged, "DaemonSet"))
         controller = "system:serviceaccount:kube-system:daemon-set-controller"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from dovetail.advice.lint.cel import Cel
 from dovetail.advice.lint.engine import lint
@@ -19,7 +20,7 @@ from dovetail.advice.lint.rules import RULES
 from dovetail.advice.lint.source import documents
 from dovetail.kube.manifests.templates import HOLDERS, Holder, group_kind
 from tests.advice.lint.cel_policies import policy_findings
-from tests.advice.lint.linted import objects
+from tests.advice.lint.linted import facts, objects
 from tests.advice.lint.rules.cases_of import cases
 
 PART = {
@@ -27,7 +28,7 @@ PART = {
     "G10": r"Kubernetes keeps|label topology\.kubernetes\.io/",
     "G11": r"no machine has more",
     "G12": r"^minAvailable",
-    "G13": r"does not read",
+    "G13": r"does not read|default scheduler",
     "G16": r"",
     "G17": r"",
     "G18": r"",
@@ -45,6 +46,7 @@ PART = {
     "G47": r"has no claim",
 }
 """Of a policy that omits something, the messages of the linter that it covers."""
+SCHEDULERS = frozenset({"default-scheduler", "dovetail", "volcano"})
 WITH_POLICY = [rule for rule in RULES if rule.id in POLICIES]
 
 
@@ -120,6 +122,34 @@ def test_each_rule_is_a_policy_or_has_a_reason() -> None:
 def test_a_policy_finds_what_its_rule_finds(rule: Rule) -> None:
     found = [checked(rule, whole, beside) for whole, beside in examples(rule)]
     assert set(found) == {False, True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", WITH_POLICY, ids=lambda rule: rule.id)
+def test_over_the_examples_of_all_rules(rule: Rule) -> None:
+    for other in RULES:
+        for text in (other.bad, other.good):
+            wholes = [one.value for one in objects(text) if is_matched(POLICIES[rule.id], one.value)]
+            for whole in wholes:
+                checked(rule, whole)
+
+
+IN_CLUSTER = [rule for rule in WITH_POLICY if POLICIES[rule.id].in_cluster]
+
+
+@pytest.mark.parametrize("rule", IN_CLUSTER, ids=lambda rule: rule.id)
+def test_facts_of_a_cluster_in_a_policy(rule: Rule) -> None:
+    """A policy of a cluster finds nothing that the linter does not find with an inventory of it."""
+    said = 0
+    for what, text in cases(rule):
+        known = replace(facts(text), schedulers=SCHEDULERS)
+        for document in documents("a.yaml", text):
+            for whole in document.objects():
+                if is_matched(POLICIES[rule.id], whole.value):
+                    found = policy_findings(POLICIES[rule.id], whole.value, facts=known)
+                    said += bool(found)
+                    assert not found or list(lint([document], known, [rule])), (what, found, text)
+    assert said
 
 
 @pytest.mark.slow

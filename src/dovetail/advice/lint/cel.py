@@ -14,10 +14,11 @@ Source: k8s.io/apiserver/pkg/cel/environment/base.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
+from dovetail.advice.lint.rule import Facts
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.kube.manifests.templates import HOLDERS
 
@@ -27,11 +28,13 @@ assert GPU == "nvidia.com/gpu" and SHARED_GPU == "nvidia.com/gpu.shared"
 
 class Cel(Struct, frozen=True):
     """`pod` lists the findings of a template `p`, `whole` those of the object. `omits` states what the linter finds
-    beyond them. `resource` is the (API group, plural) of a kind without pods to which `whole` applies."""
+    beyond them. `in_cluster` is `pod` for a cluster of which these facts are known. `resource` is the (API group,
+    plural) of a kind without pods to which `whole` applies."""
 
     pod: str = ""
     whole: str = ""
     omits: str = ""
+    in_cluster: Callable[[Facts], str] | None = None
     resource: tuple[str, str] | None = None
 
 
@@ -154,17 +157,17 @@ VARIABLES: dict[str, str] = {
     "pods": (
         "variables.read.map(t, {'at': t.at, 'meta': t.meta, 'spec': t.spec, 'containers': t.containers, "
         "'inits': t.inits, 'all': dyn(t.inits + t.containers), 'asking': dyn(t.containers.filter(c, size(c.gpus) > "
-        "0)), "
-        "'computing': dyn(t.containers.exists(c, size(c.gpus) > 0) ? t.containers.filter(c, size(c.gpus) > 0) : "
+        "0)), 'computing': dyn(t.containers.exists(c, size(c.gpus) > 0) ? t.containers.filter(c, size(c.gpus) > 0) : "
         f"t.containers), 'uses': dyn({_USES})}})"
     ),
 }
 """The variables of policies by name, in the order in which they use each other."""
 
 
-def found(cel: Cel) -> str:
-    """The lines with all findings in an object."""
-    parts = [f"variables.pods.map(p, ({cel.pod}).join('\\n'))"] if cel.pod else []
+def found(cel: Cel, facts: Facts) -> str:
+    """The lines with all findings in an object, in a cluster of which these facts are known."""
+    pod = cel.in_cluster(facts) if cel.in_cluster is not None else cel.pod
+    parts = [f"variables.pods.map(p, ({pod}).join('\\n'))"] if pod else []
     parts += [f"[({cel.whole}).join('\\n')]"] if cel.whole else []
     return f"({' + '.join(parts)}).filter(s, s != '').join('\\n')"
 

@@ -185,7 +185,7 @@ def command(
                 f"--deny {','.join(missing)}: CEL cannot express it, or --only or --skip excludes it; possible are "
                 f"{', '.join(available)}"
             )
-        click.echo(admission.policies(rules, frozenset(deny)), nl=False)
+        click.echo(admission.policies(rules, frozenset(deny), _cluster_facts(source)), nl=False)
         return
     ignored = Ignored(True, ((Path.cwd(), exclude), (folder, settings.exclude)))
     files = [read(name) for name in names(paths, ignored)]

@@ -17,9 +17,17 @@ WITHOUT_POLICY: dict[str, str] = {
     "G33": "It needs the drivers of the nodes.",
     "G34": "It compares names by similarity.",
     "G37": "It needs claims, volumes, storage classes and the zones of the nodes.",
-    "G38": "It evaluates label selectors and levels of the topology against each other.",
     "G46": "It calls the functions of the scheduler, also on other objects of a gang.",
     "G49": "It needs the sizes of models and of the memory of GPUs.",
     "G50": "It needs the GPUs of all nodes.",
 }
 """The reason why CEL cannot express a rule, by its id."""
+
+
+def extent(rule: str) -> str:
+    """What of a rule is a policy, by its id."""
+    policy = POLICIES.get(rule)
+    if policy is None:
+        reason = WITHOUT_POLICY[rule]
+        return f"none: {reason[0].lower()}{reason[1:]}"
+    return f"without {policy.omits}." if policy.omits else "all of it."

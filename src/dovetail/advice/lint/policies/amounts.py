@@ -18,9 +18,12 @@ from dovetail.advice.lint.cel import (
     only,
     says,
     text,
+    texts,
     words,
 )
-from dovetail.core.model import GPU
+from dovetail.advice.lint.rule import Facts
+from dovetail.advice.lint.selection import gpu_nodes, grows, offers
+from dovetail.core.model import GPU, SHARED_GPU
 
 _IS_GPU = matches("n", GPU_NAME)
 _RETIRED = "alpha.kubernetes.io/nvidia-gpu"
@@ -42,8 +45,8 @@ def _near(word: str) -> Iterator[str]:
     yield "".join((*letters, "."))
 
 
-def _misspelt(name: str) -> str:
-    """Whether the name nearly is one of NVIDIA's device plugin."""
+def _misspelt(name: str, facts: Facts) -> str:
+    """Whether the name nearly is one of NVIDIA's device plugin, and no node allocates it."""
     of_letters = "|".join("[^a-z]*".join(word) for word in _WORDS)
     domain, shared = "|".join(_near(_DOMAIN)), "|".join(_near(_SHARED))
     patterns = (
@@ -54,7 +57,9 @@ def _misspelt(name: str) -> str:
         f"^({domain})/{GPU_NAME.partition('/')[2]}",
     )
     others = " || ".join(matches(name, pattern) for pattern in patterns)
-    fine = f"{name} in [{text(_RETIRED)}] || {name}.lowerAscii() in ['nvidia.com/pgpu', 'nvidia.com/vgpu']"
+    allocated = {other for node in facts.nodes or () for other in node.allocatable}
+    known = texts(sorted({_RETIRED, *allocated}))
+    fine = f"{name} in {known} || {name}.lowerAscii() in ['nvidia.com/pgpu', 'nvidia.com/vgpu']"
     return f"!({_IS_GPU.replace('n.', f'{name}.', 1)} || {fine}) && ({others})"
 
 
@@ -99,15 +104,35 @@ _ARE_WHOLE = _of_sides(
     f"'0 requests no GPU: write how many, or remove the resource' : {_AMOUNT} + ' is not a whole number of GPUs')",
 )
 _MOST_GPUS = 16
-_TOTAL = (
-    f"(p.containers + p.inits.filter(c, c.c.?restartPolicy.orValue('') == 'Always'))"
-    f".map(c, {gpus('c')}).filter(g, g > 0).sum()"
-)
-_ARE_POSSIBLE = says(
-    f"{_TOTAL} > {_MOST_GPUS} || p.inits.exists(c, {gpus('c')} > {_MOST_GPUS})",
-    "p.at",
-    f"'spec: more than {_MOST_GPUS} GPUs in one pod, and no machine has as many: use more pods'",
-)
+
+
+def _misspelt_names(facts: Facts) -> str:
+    return _of_sides(
+        _misspelt("n", facts), "'no device plugin offers ' + n + ': did you mean nvidia.com/gpu, or a MIG profile?'"
+    )
+
+
+def _more_than(most: int, name: str, whose: str) -> str:
+    """A finding if a pod needs more of a resource at the same time than there is on the largest of `whose`."""
+    asked = gpus("c", text(name))
+    beside = "p.containers + p.inits.filter(c, c.c.?restartPolicy.orValue('') == 'Always')"
+    return says(
+        f"({beside}).map(c, {asked}).filter(g, g > 0).sum() > {most} || p.inits.exists(c, {asked} > {most})",
+        "p.at",
+        text(f"spec: {whose} has more than {most} {name}, and the pod requests more: use more pods"),
+    )
+
+
+def _too_many(facts: Facts) -> str:
+    """Selectors are not evaluated: the largest node counts, also for a pod that selects others."""
+    nodes = gpu_nodes(facts)
+    if not nodes or grows(facts):
+        return _more_than(_MOST_GPUS, GPU, "no machine")
+    return " + ".join(
+        _more_than(max(offers(node, name) for node in nodes), name, "no node") for name in (GPU, SHARED_GPU)
+    )
+
+
 _GPU_LIMIT = f"c.limits[{text(GPU)}]"
 _ON_CPUS = r"\bgloo\b|--device[= ]cpu"
 _RANKS = r"--nproc[-_]per[-_]node[= ][0-9]{1,4}\b"
@@ -192,16 +217,11 @@ POLICIES = {
     "G01": Cel(_HAVE_LIMITS),
     "G02": Cel(_ARE_EQUAL),
     "G03": Cel(_ARE_WHOLE),
-    "G04": Cel(
-        _of_sides(
-            _misspelt("n"), "'no device plugin offers ' + n + ': did you mean nvidia.com/gpu, or a MIG profile?'"
-        ),
-        omits="domains that differ from nvidia.com in more than one letter; what nodes allocate",
-    ),
+    "G04": Cel(in_cluster=_misspelt_names, omits="domains that differ from nvidia.com in more than one letter"),
     "G05": Cel(
         _of_sides(f"n == {text(_RETIRED)}", f"'Kubernetes 1.11 removed {_RETIRED}: write {GPU}'"),
     ),
-    "G11": Cel(_ARE_POSSIBLE, omits="what the nodes have: only more GPUs than any machine has"),
+    "G11": Cel(in_cluster=_too_many, omits="selectors of nodes: a pod may ask for as much as the largest node has"),
     "G15": Cel(whole=_COUNTED, resource=("", "resourcequotas")),
     "G16": Cel(
         each(

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from dovetail.advice.fault_tolerance import RULES as TO_AN_END
-from dovetail.advice.lint.cel import Cel, matches, only, says, texts, words
+from dovetail.advice.lint.cel import Cel, matches, only, says, text, texts, words
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
+from dovetail.advice.lint.rule import Facts
 from dovetail.advice.lint.rules.gangs import KNOWN, MARKS
 from dovetail.advice.lint.rules.jobs import SPOT
 
@@ -28,9 +29,7 @@ _TASKS = "object.?spec.?tasks.orValue([])"
 _VOLCANO = (
     f"{_TASKS}.filter(t, has(t.replicas) && t.?minAvailable.orValue(0) > t.replicas).map(t, 'spec.tasks[' + "
     "t.?name.orValue('') + '].minAvailable: it is ' + string(t.minAvailable) + ', and the task has ' + "
-    "string(t.replicas) "
-    "+ ' pods')"
-    " + "
+    "string(t.replicas) + ' pods') + "
     + says(
         f"size({_TASKS}) > 0 && object.spec.?minAvailable.orValue(0) > "
         f"{_TASKS}.map(t, int(t.?replicas.orValue(1))).sum()",
@@ -58,7 +57,7 @@ _MINIMUM = (
 _SCHEDULER = "p.spec.?schedulerName.orValue('')"
 
 
-def _marks() -> str:
+def _schedulers(facts: Facts) -> str:
     found = []
     for mark in MARKS:
         strangers = sorted(KNOWN - mark.readers - {DEFAULT_SCHEDULER})
@@ -67,11 +66,16 @@ def _marks() -> str:
         found.append(
             f"{texts(mark.keys)}.filter(k, k in p.meta.?{mark.side}.orValue({{}}) && {_SCHEDULER} in "
             f"{texts([*strangers, *unnamed])}).map(k, p.at + 'spec.schedulerName: ' + ({_SCHEDULER} == '' ? "
-            f"'the default scheduler' : {_SCHEDULER}) + ' does not read ' + k + ' of the pod: write {readers}, or "
-            f"remove ' "
-            "+ k)"
+            f"'the default scheduler' : {_SCHEDULER}) + ' does not read ' + k + {text(f': write {readers}')})"
         )
-    return " + ".join(found)
+    if facts.schedulers is not None:
+        names = sorted({"", *facts.schedulers})
+        missing = f"' is installed: the schedulers are {', '.join(names[1:])}'"
+        said = says(
+            f"!({_SCHEDULER} in {texts(names)})", f"p.at + 'spec.schedulerName: no scheduler ' + {_SCHEDULER}", missing
+        )
+        found.append(said)
+    return only("p.uses", f"({' + '.join(found)})")
 
 
 _ENDS = texts(
@@ -84,8 +88,7 @@ _TO_AN_END = (
 _TERMS = "p.spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.?nodeSelectorTerms.orValue([])"
 _SINGLE = (
     f"(size({_TERMS}) == 1 ? {_TERMS}[0].?matchExpressions.orValue([]) : []).filter(e, e.?operator.orValue('') == "
-    f"'In' && "
-    "size(e.?values.orValue([])) == 1)"
+    f"'In' && size(e.?values.orValue([])) == 1)"
 )
 _GKE = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 _SPOT = (
@@ -101,8 +104,7 @@ def _on_spot(labels: dict[str, str]) -> str:
 _JOB = "(variables.kind == 'batch/CronJob' ? object.?spec.?jobTemplate.?spec : object.?spec)"
 _IS_JOB = "variables.kind in ['batch/Job', 'batch/CronJob']"
 _DEADLINES = (
-    "([p.spec.?activeDeadlineSeconds] + "
-    f"({_IS_JOB} ? [{_JOB}.?activeDeadlineSeconds] : []) + "
+    f"([p.spec.?activeDeadlineSeconds] + ({_IS_JOB} ? [{_JOB}.?activeDeadlineSeconds] : []) + "
     "(variables.kind.startsWith('kubeflow.org/') ? [object.?spec.?runPolicy.?activeDeadlineSeconds] : []))"
     ".filter(d, d.hasValue()).map(d, int(d.value()))"
 )
@@ -152,8 +154,7 @@ _KARPENTER = (
 )
 _DISRUPTED = says(
     f"{_TO_AN_END} && size(p.asking) > 0 && !['karpenter.sh/do-not-disrupt', 'karpenter.sh/do-not-evict'].exists(a, "
-    f"a in "
-    f"p.meta.?annotations.orValue({{}})) && (size({_DEADLINES}) == 0 ? {_TOGETHER} : {_DEADLINES}.min() >= "
+    f"a in p.meta.?annotations.orValue({{}})) && (size({_DEADLINES}) == 0 ? {_TOGETHER} : {_DEADLINES}.min() >= "
     f"{4 * 3600}) && "
     f"{_KARPENTER} && !{_ALL_STORE}",
     "p.at + 'metadata.annotations: Karpenter may remove the node to save cost, and the job stores no progress: "
@@ -190,8 +191,7 @@ _NOTEBOOK = only(
     f"p.computing.filter(c, {_RUNS} && !"
     + matches(words("c"), r"(shutdown_no_activity_timeout|cull_idle_timeout)[= ]([^0]|0\w|$)")
     + " && !c.c.?env.orValue([]).exists(e, e.?name.orValue('') in ['JUPYTERHUB_API_TOKEN', "
-    "'JUPYTERHUB_SERVICE_PREFIX'])"
-    " && !c.c.?volumeMounts.orValue([]).exists(m, "
+    "'JUPYTERHUB_SERVICE_PREFIX']) && !c.c.?volumeMounts.orValue([]).exists(m, "
     + matches("m.?mountPath.orValue('')", r"/(\.jupyter|etc/jupyter)(/|$)")
     + ")).map(c, c.at + ': nothing ends the notebook when it is idle: add the argument "
     "--ServerApp.shutdown_no_activity_timeout=SECONDS')",
@@ -201,9 +201,7 @@ POLICIES = {
     "G12": Cel(
         whole=_MINIMUM, omits="PodGroups, and gangs that pods name: only the numbers of Jobs of Volcano and Kubeflow"
     ),
-    "G13": Cel(
-        only("p.uses", f"({_marks()})"), omits="names of schedulers: only marks that the named one does not read"
-    ),
+    "G13": Cel(in_cluster=_schedulers, omits="misspelt names of schedulers, where none are known"),
     "G29": Cel(_INTERRUPTED),
     "G30": Cel(_DISRUPTED, omits="the labels of the nodes: only jobs that select nodes of Karpenter"),
     "G31": Cel(whole=_KEPT_NOT, omits="backoffLimit, which the API server fills in"),

@@ -10,8 +10,7 @@ from dovetail.core.model import GPU
 
 _ANNOTATIONS = "p.meta.?annotations.orValue({})"
 _ALIGNED = (
-    "!has(p.spec.resources) && "
-    f"p.containers.exists(c, {text(GPU)} in c.gpus) && ("
+    f"!has(p.spec.resources) && p.containers.exists(c, {text(GPU)} in c.gpus) && ("
     "['cpu-load-balancing.crio.io', 'cpu-quota.crio.io', 'irq-load-balancing.crio.io'].exists(a, "
     f"{_ANNOTATIONS}[?a].orValue('') == 'disable') || "
     f"!({_ANNOTATIONS}[?'volcano.sh/numa-topology-policy'].orValue('') in ['', 'none']) || "

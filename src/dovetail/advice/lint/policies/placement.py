@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dovetail.advice.lint.cel import Cel, each, matches, only, says, text, texts
+from dovetail.advice.lint.rules.placement import BETWEEN, PACKED, WIDTH
 from dovetail.advice.lint.selection import PREFERRED, REQUIRED, SYSTEM_NAMESPACES
 from dovetail.core.model import GPU
+from dovetail.kube.translate.annotations import LEVELS
 from dovetail.kube.translate.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
 
 _AFFINITY = "p.spec.?affinity"
@@ -137,7 +141,66 @@ _IN_VAIN = only(
     "the toleration')",
 )
 
+_HOLDS = (
+    "(e.?operator.orValue('') == 'Exists' ? e.?key.orValue('') in LABELS : "
+    "e.?operator.orValue('') == 'DoesNotExist' ? !(e.?key.orValue('') in LABELS) : "
+    "e.?operator.orValue('') == 'In' ? e.?key.orValue('') in LABELS && LABELS[e.key] in e.?values.orValue([]) : "
+    "e.?operator.orValue('') == 'NotIn' && !(e.?key.orValue('') in LABELS && LABELS[e.key] in e.?values.orValue([])))"
+).replace("LABELS", "p.meta.?labels.orValue({})")
+
+
+def _selects(term: str) -> str:
+    """Whether the label selector of a term exists, and selects the pod itself."""
+    return (
+        f"(has({term}.labelSelector) && {term}.labelSelector.?matchLabels.orValue({{}}).all(k, "
+        f"p.meta.?labels[?k].orValue('') == {term}.labelSelector.matchLabels[k] && k in "
+        f"p.meta.?labels.orValue({{}})) && "
+        f"{term}.labelSelector.?matchExpressions.orValue([]).all(e, {_HOLDS}))"
+    )
+
+
+def _of_level(values: Mapping[str, int], other: int, domain: str) -> str:
+    known = ", ".join(f"{text(key)}: {value}" for key, value in values.items())
+    return f"{{{known}}}[?{domain}].orValue({other})"
+
+
+_LEVEL = (
+    "{" + ", ".join(f"{text(name)}: {text(key)}" for name, key in LEVELS.items()) + "}[?l.trim()].orValue(l.trim())"
+)
+_METAS = "[p.meta.?annotations.orValue({}), object.?metadata.?annotations.orValue({})]"
+
+
+def _domains(is_required: bool) -> str:
+    """The lines with the domains in which the pods of a job are kept together, of these settings."""
+    kind = f"{_AFFINITY}.?podAffinity.?{REQUIRED if is_required else PREFERRED}.orValue([])"
+    terms = kind if is_required else f"{kind}.map(w, w.?podAffinityTerm.orValue({{}}))"
+    names = texts(name for name, required in PACKED.items() if required == is_required)
+    levels = (
+        f"{_METAS}.map(a, {names}.filter(n, n in a).map(n, a[n].split(',').map(l, {_LEVEL}).join('\\n')).join('\\n'))"
+    )
+    affinity = f"{terms}.filter(t, {_selects('t')}).map(t, t.?topologyKey.orValue(''))"
+    return f"({affinity} + {levels}).join('\\n').split('\\n').filter(d, d != '')"
+
+
+_PODS = "[object.?spec.?replicas, object.?spec.?parallelism].filter(n, n.orValue(0) != 0)"
+_KEY = "h.?topologyKey.orValue('')"
+_AGAINST = (
+    "(d == KEY || KEY_WIDTH > DOMAIN_WIDTH)".replace("KEY_WIDTH", _of_level(WIDTH, BETWEEN, _KEY))
+    .replace("DOMAIN_WIDTH", _of_level(WIDTH, BETWEEN, "d"))
+    .replace("KEY", _KEY)
+)
+_SPREAD = only(
+    "p.uses",
+    f"{_SPREADS}.filter(h, {_selects('h')} && !(size({_PODS}) > 0 && {_PODS}[0].value() <= h.?maxSkew.orValue(1)) && "
+    f"({_domains(True)}.exists(d, {_AGAINST}) && h.?whenUnsatisfiable.orValue('') == 'DoNotSchedule' || "
+    f"{_domains(False)}.exists(d, {_AGAINST})))"
+    f".map(h, p.at + 'spec.topologySpreadConstraints: the pods are spread over ' + {_KEY} + ', and another setting "
+    f"keeps "
+    "them in one such domain: remove one of the two, or spread over a smaller domain')",
+)
+
 POLICIES = {
+    "G38": Cel(_SPREAD),
     "G07": Cel(
         _of_entries(_operators(NODE_OPERATORS), _operators(FIELD_OPERATORS), _operators(LABEL_OPERATORS, _COMPARES))
     ),
