@@ -181,9 +181,9 @@ def policies(plane: Plane, *options: str) -> Iterator[None]:
 def waited_for(server: DryRuns, whole: dict[str, Any], words: str, *, is_there: bool = True) -> str:
     """The message of the server, once it has the words, or not: policies take a while to apply."""
     until = time.monotonic() + ACTIVE_WITHIN_S
-    while (words in (said := server.create(whole, with_warnings=True))) != is_there and time.monotonic() < until:
+    while (words in (message := server.create(whole, with_warnings=True))) != is_there and time.monotonic() < until:
         time.sleep(0.1)
-    return said
+    return message
 
 
 def tried(rule: Rule) -> dict[bool, dict[str, Any]]:
@@ -207,13 +207,13 @@ def test_policies_agree_with_the_rules(alone: Plane, with_kinds: DryRuns) -> Non
     with policies(alone):
         for rule in WITH_POLICY:
             one = tried(rule)
-            said = waited_for(server, one[True], f": {rule.id}: ")
-            assert f": {rule.id}: " in said, (rule.id, said)
+            message = waited_for(server, one[True], f": {rule.id}: ")
+            assert f": {rule.id}: " in message, (rule.id, message)
             assert f": {rule.id}: " not in server.create(one[False], with_warnings=True), rule.id
             for whole in of(rule.bad) + of(rule.good):
-                said = server.create(whole, with_warnings=True)
+                message = server.create(whole, with_warnings=True)
                 if not server.create(whole):
-                    assert (f": {rule.id}: " in said) == bool(expected(rule, whole, [])), (rule.id, said)
+                    assert (f": {rule.id}: " in message) == bool(expected(rule, whole, [])), (rule.id, message)
         for file in CORPUS:
             for whole in of(file.read_text()):
                 assert server.create(whole, with_warnings=True) == "", file.name
@@ -247,7 +247,7 @@ def test_what_controllers_make_is_not_warned_of_and_yet_denied(alone: Plane, wit
         assert denied in waited_for(server, privileged, denied)
         assert "denied request: G44: metadata.labels" in waited_for(server, anonymous, "denied request: G44")
         assert denied in server.create(owned(privileged, "Job"))
-        # Who writes the reference does not matter for a rule about what a user creates.
+        # A rule about a whole object judges only what users create.
         assert server.create(owned(anonymous, "Job")) == ""
         assert "fails to evaluate" in server.create(broken)
         assert server.replace(changed) == ""

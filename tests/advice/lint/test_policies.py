@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from dovetail.advice.lint.rule import Facts, Rule
 from dovetail.advice.lint.rules import RULES
 from dovetail.advice.lint.source import documents
 from dovetail.kube.manifests.templates import HOLDERS, Holder, group_kind
-from tests.advice.lint.cel_policies import policy_findings
+from tests.advice.lint.cel_policies import PolicyFailed, policy_findings
 from tests.advice.lint.linted import facts, objects
 from tests.advice.lint.rules.cases_of import cases
 
@@ -89,9 +90,9 @@ def expected(rule: Rule, whole: dict[str, Any], beside: list[dict[str, Any]]) ->
 def checked(rule: Rule, whole: dict[str, Any], beside: list[dict[str, Any]] = []) -> bool:  # noqa: B006
     """Whether policy and linter find something; they agree."""
     namespace = next(iter(beside), None)
-    said, wanted = policy_findings(POLICIES[rule.id], whole, namespace), expected(rule, whole, beside)
-    assert bool(said) == bool(wanted), (said, wanted, yaml.safe_dump(whole))
-    return bool(said)
+    reported, wanted = policy_findings(POLICIES[rule.id], whole, namespace), expected(rule, whole, beside)
+    assert bool(reported) == bool(wanted), (reported, wanted, yaml.safe_dump(whole))
+    return bool(reported)
 
 
 def is_matched(policy: Cel, whole: dict[str, Any]) -> bool:
@@ -140,16 +141,61 @@ IN_CLUSTER = [rule for rule in WITH_POLICY if POLICIES[rule.id].in_cluster]
 @pytest.mark.parametrize("rule", IN_CLUSTER, ids=lambda rule: rule.id)
 def test_facts_of_a_cluster_in_a_policy(rule: Rule) -> None:
     """A policy of a cluster finds nothing that the linter does not find with an inventory of it."""
-    said = 0
+    reported = 0
     for what, text in cases(rule):
         known = replace(facts(text), schedulers=SCHEDULERS)
         for document in documents("a.yaml", text):
             for whole in document.objects():
                 if is_matched(POLICIES[rule.id], whole.value):
                     found = policy_findings(POLICIES[rule.id], whole.value, facts=known)
-                    said += bool(found)
+                    reported += bool(found)
                     assert not found or list(lint([document], known, [rule])), (what, found, text)
-    assert said
+    assert reported
+
+
+Place = tuple[Any, str | int, str]
+
+
+def places(value: Any, key: str) -> Iterator[Place]:
+    """(holder, step, the nearest key of a mapping) of each value inside."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in pairs:
+        under = step if isinstance(step, str) else f"{key}[]"
+        yield value, step, under
+        yield from places(inner, under)
+
+
+def mutated(whole: dict[str, Any], values: dict[str, list[Any]], draw: random.Random) -> dict[str, Any]:
+    """The object with a few values of its spec left out, or replaced by some that other examples have there."""
+    whole = copy.deepcopy(whole)
+    for _ in range(draw.randint(1, 3)):
+        found = list(places(whole["spec"], "spec"))
+        if found:
+            holder, step, under = draw.choice(found)
+            if draw.random() < 0.3:
+                del holder[step]
+            else:
+                holder[step] = copy.deepcopy(draw.choice(values[under]))
+    return whole
+
+
+@pytest.mark.slow
+def test_over_mutated_examples() -> None:
+    wholes = {rule: [whole for whole, _ in examples(rule) if whole.get("spec")] for rule in WITH_POLICY}
+    values: dict[str, list[Any]] = {}
+    for whole in (whole for some in wholes.values() for whole in some):
+        for holder, step, under in places(whole["spec"], "spec"):
+            values.setdefault(under, []).append(holder[step])
+    malformed, found, draw = 0, 0, random.Random(39)
+    for rule in WITH_POLICY:
+        for _ in range(40):
+            whole = mutated(draw.choice(wholes[rule]), values, draw)
+            try:
+                found += checked(rule, whole)
+            except PolicyFailed:
+                # The API server refuses such an object itself.
+                malformed += 1
+    assert malformed < 60 and found > 200
 
 
 @pytest.mark.slow

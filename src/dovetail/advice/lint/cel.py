@@ -63,7 +63,7 @@ def only(condition: str, found: str) -> str:
     return f"({condition} ? {found} : [])"
 
 
-def says(condition: str, *parts: str) -> str:
+def finding(condition: str, *parts: str) -> str:
     """One finding, the joined texts, if the condition holds."""
     return only(condition, f"[{' + '.join(parts)}]")
 

@@ -12,11 +12,11 @@ from dovetail.advice.lint.cel import (
     asked,
     counted,
     each,
+    finding,
     gpus,
     is_whole,
     matches,
     only,
-    says,
     text,
     texts,
     words,
@@ -116,7 +116,7 @@ def _more_than(most: int, name: str, whose: str) -> str:
     """A finding if a pod needs more of a resource at the same time than there is on the largest of `whose`."""
     asked = gpus("c", text(name))
     beside = "p.containers + p.inits.filter(c, c.c.?restartPolicy.orValue('') == 'Always')"
-    return says(
+    return finding(
         f"({beside}).map(c, {asked}).filter(g, g > 0).sum() > {most} || p.inits.exists(c, {asked} > {most})",
         "p.at",
         text(f"spec: {whose} has more than {most} {name}, and the pod requests more: use more pods"),
@@ -152,7 +152,7 @@ _HAVE_GPUS = each(
     only(
         f"{text(GPU)} in c.limits && {counted(_GPU_LIMIT)} > 0 && !{matches(words('c'), _ON_CPUS)}",
         " + ".join(
-            says(
+            finding(
                 f"{condition}{_started(pattern)} > {gpus('c')}",
                 f"c.at + '.resources.limits[{GPU}]: the command starts '",
                 f"string({_started(pattern)})",
@@ -182,14 +182,14 @@ _IS_LIMIT = f"quantity({_LIMIT}).compareTo(quantity(string(SIZE) + u)) == 0"
 _HAVE_MEMORY = each(
     f"p.containers.filter(c, 'memory' in c.limits && isQuantity({_LIMIT}) && {text(GPU)} in c.limits)",
     "c",
-    says(
+    finding(
         f"{gpus('c')} > 1 && sign(quantity({_LIMIT})) != 0 && "
         f"quantity({_LIMIT}).isLessThan(quantity(string({gpus('c')}) + 'Gi'))",
         f"c.at + '.resources.limits[memory]: ' + {_LIMIT} + ' for the processes of ' + string({gpus('c')})",
         "' GPUs: each takes more than 1 GiB of host memory for CUDA and the framework alone'",
     )
     + " + "
-    + says(
+    + finding(
         f"{gpus('c')} > 0 && [{_MIB}].exists(m, ['Gi', 'G'].exists(u, {_WRITTEN_GB}.exists(g, "
         f"g % 4 != 0 && g % 5 != 0 && [g, g * {gpus('c')}].exists(s, {_IS_LIMIT.replace('SIZE', 's')}) || "
         f"{gpus('c')} >= 8 && m != 0 && {_IS_LIMIT.replace('SIZE', 'g')})))",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dovetail.advice.fault_tolerance import RULES as TO_AN_END
-from dovetail.advice.lint.cel import Cel, matches, only, says, text, texts, words
+from dovetail.advice.lint.cel import Cel, finding, matches, only, text, texts, words
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.rule import Facts
 from dovetail.advice.lint.rules.gangs import KNOWN, MARKS
@@ -30,19 +30,21 @@ _VOLCANO = (
     f"{_TASKS}.filter(t, has(t.replicas) && t.?minAvailable.orValue(0) > t.replicas).map(t, 'spec.tasks[' + "
     "t.?name.orValue('') + '].minAvailable: it is ' + string(t.minAvailable) + ', and the task has ' + "
     "string(t.replicas) + ' pods') + "
-    + says(
+    + finding(
         f"size({_TASKS}) > 0 && object.spec.?minAvailable.orValue(0) > "
         f"{_TASKS}.map(t, int(t.?replicas.orValue(1))).sum()",
         "'spec.minAvailable: it is ' + string(object.spec.minAvailable) + ', and the tasks have fewer pods'",
     )
 )
 _LEAST = "object.?spec.?runPolicy.?schedulingPolicy.?minAvailable"
-_LATE = (
-    "(object.?spec.?launcherCreationPolicy.orValue('') == 'WaitForWorkersReady' ? "
-    "int(object.?spec.?mpiReplicaSpecs.?Launcher.?replicas.orValue(0)) : 0)"
+_LAUNCHER = "object.?spec.?mpiReplicaSpecs.?Launcher"
+_WAITS = (
+    "object.?spec.?launcherCreationPolicy.orValue('') == 'WaitForWorkersReady' || "
+    "object.?spec.?waitForWorkers.orValue(false) == true"
 )
-_KUBEFLOW = says(
-    f"{_LEAST}.hasValue() && ({_LEAST}.value() > {_SUM} - {_LATE} || "
+_LATE = f"(({_WAITS}) && {_LAUNCHER}.hasValue() ? int({_LAUNCHER}.?replicas.orValue(1)) : 0)"
+_KUBEFLOW = finding(
+    f"{_LEAST}.hasValue() && (!({_WAITS}) || {_SUM} > 0) && ({_LEAST}.value() > {_SUM} - {_LATE} || "
     f"variables.kind in {_kinds('kubeflow.org', 'PyTorchJob', 'JAXJob')} && !has(object.spec.elasticPolicy) && "
     f"{_LEAST}.value() > 0 && {_LEAST}.value() < {_SUM})",
     f"'spec.runPolicy.schedulingPolicy.minAvailable: it is ' + string({_LEAST}.value()) + ', and ' + "
@@ -71,10 +73,10 @@ def _schedulers(facts: Facts) -> str:
     if facts.schedulers is not None:
         names = sorted({"", *facts.schedulers})
         missing = f"' is installed: the schedulers are {', '.join(names[1:])}'"
-        said = says(
+        unknown = finding(
             f"!({_SCHEDULER} in {texts(names)})", f"p.at + 'spec.schedulerName: no scheduler ' + {_SCHEDULER}", missing
         )
-        found.append(said)
+        found.append(unknown)
     return only("p.uses", f"({' + '.join(found)})")
 
 
@@ -130,13 +132,13 @@ _NOT_GKE = {key: value for key, value in SPOT.items() if key not in _GKE}
 _INTERRUPTED = only(
     f"{_TO_AN_END} && size(p.asking) > 0 && {_on_spot(SPOT)} && !{_DEADLINES}.exists(d, d <= 3600)",
     "("
-    + says(
+    + finding(
         f"!{_ALL_STORE}",
         "p.at + 'spec: a spot node can be reclaimed at any time, and checkpoints would be lost with the pod: mount a "
         "PersistentVolumeClaim, or name an object store'",
     )
     + " + "
-    + says(
+    + finding(
         f"{_ALL_STORE} && {_ENDS_EARLY} && {_on_spot(_NOT_GKE)}",
         f"p.at + 'spec.terminationGracePeriodSeconds: a spot node is reclaimed {_NOTICE_S} s after a notice, and no "
         f"preStop hook saves: write {_NOTICE_S}'",
@@ -152,7 +154,7 @@ _KARPENTER = (
     "(p.spec.?nodeSelector.orValue({}).exists(k, k.startsWith('karpenter.sh/')) || "
     f"{_SINGLE}.exists(e, e.?key.orValue('').startsWith('karpenter.sh/')))"
 )
-_DISRUPTED = says(
+_DISRUPTED = finding(
     f"{_TO_AN_END} && size(p.asking) > 0 && !['karpenter.sh/do-not-disrupt', 'karpenter.sh/do-not-evict'].exists(a, "
     f"a in p.meta.?annotations.orValue({{}})) && (size({_DEADLINES}) == 0 ? {_TOGETHER} : {_DEADLINES}.min() >= "
     f"{4 * 3600}) && "
@@ -161,12 +163,12 @@ _DISRUPTED = says(
     "annotate "
     'its pods with karpenter.sh/do-not-disrupt: "true"\'',
 )
-_KEPT_NOT = says(
+_KEPT_NOT = finding(
     f"{_IS_JOB} && variables.pods.exists(p, p.uses) && {_JOB}.?ttlSecondsAfterFinished.orValue(1) == 0",
     "'spec.ttlSecondsAfterFinished: it is 0: write how long to keep its status and logs, such as 86400'",
 )
 _SYSTEM = "p.spec.?priorityClassName.orValue('') in ['system-node-critical', 'system-cluster-critical']"
-_PRIORITY = says(
+_PRIORITY = finding(
     f"{_TO_AN_END} && {_SYSTEM}",
     "p.at + 'spec.priorityClassName: ' + p.spec.priorityClassName + ' is for components of the cluster: use a class "
     "for "

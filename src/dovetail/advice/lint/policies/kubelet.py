@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.advice.lint.cel import Cel, each, gpus, is_whole, matches, only, says, text
+from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, text
 from dovetail.advice.lint.rules.lifecycle import TRAINING
 from dovetail.advice.lint.served import SERVER_IMAGE
 from dovetail.core.model import GPU
@@ -67,7 +67,7 @@ _SHARED_MEMORY = only(
     each(
         "p.asking",
         "c",
-        says(
+        finding(
             f"size({_MOUNTS}) == 0 && {gpus('c')} > 1",
             f"c.at + ': ' + string({gpus('c')}) + ' GPUs, and /dev/shm has only 64 MiB: mount a memory volume there'",
         )
@@ -78,7 +78,7 @@ _SHARED_MEMORY = only(
                 _VOLUME,
                 "v",
                 " + ".join(
-                    says(condition, "p.at + 'spec.volumes[' + v.?name.orValue('') + '].emptyDir: '", what)
+                    finding(condition, "p.at + 'spec.volumes[' + v.?name.orValue('') + '].emptyDir: '", what)
                     for condition, what in (
                         (f"{_MEDIUM} == ''", '"/dev/shm is a directory on the node\'s disk: write medium: Memory"'),
                         (
@@ -119,7 +119,7 @@ _PROBES = only(
     each(
         "p.computing",
         "c",
-        says(
+        finding(
             _KILLED,
             f"c.at + '.livenessProbe: the probe ends a job that does not answer for ' + "
             f"string({_silence('c.c.livenessProbe')}) + ' s, as in a long step, a checkpoint or a collective: "
@@ -149,13 +149,13 @@ _SAVES = (
 _HOOKS = each(
     "p.containers",
     "c",
-    says(
+    finding(
         f"{_SLEPT} > 0 && {_SLEPT} >= {_GRACE}",
         f"c.at + '.lifecycle.preStop: the preStop hook takes ' + string({_SLEPT}) + ' s, and "
         f"terminationGracePeriodSeconds is ' + string({_GRACE})",
     ),
 )
-_SHORT = says(
+_SHORT = finding(
     f"{_GRACE} < 30 && size({_SAVES}) > 0 && {_SAVES}[0].matches('^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && "
     f"{_SAVES}[0].matches('[1-9]')",
     "p.at + 'spec.terminationGracePeriodSeconds: the pods save checkpoints, and have ' + "

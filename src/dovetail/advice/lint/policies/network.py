@@ -10,10 +10,10 @@ from dovetail.advice.lint.cel import (
     counted,
     each,
     env,
+    finding,
     gpus,
     matches,
     only,
-    says,
     texts,
     words,
 )
@@ -75,7 +75,7 @@ _VARIABLES = only(
         env(
             "c",
             "e",
-            says(
+            finding(
                 f"{_NAME} in {texts(_INTERFACES)} && {_VALUE} != '' && !({_HAS_INTERFACE}) && {_ONLY_ETH0}",
                 f"c.at + '.env[' + {_NAME} + ']: a pod without hostNetwork has eth0, not ' + {_VALUE} + ': write "
                 f"eth0, or "
@@ -84,7 +84,9 @@ _VARIABLES = only(
             + " + "
             + only(
                 matches(_VALUE, _IS_ON),
-                " + ".join(says(condition, f"c.at + '.env[' + {_NAME} + ']: '", what) for condition, what in _DISABLED),
+                " + ".join(
+                    finding(condition, f"c.at + '.env[' + {_NAME} + ']: '", what) for condition, what in _DISABLED
+                ),
             ),
         ),
     ),
@@ -119,13 +121,13 @@ _DNS = "p.spec.?dnsPolicy.orValue('') in ['', 'ClusterFirst']"
 _HOST_NETWORK = only(
     "p.uses && p.spec.?hostNetwork.orValue(false) == true",
     "("
-    + says(
+    + finding(
         _DNS,
         "p.at + 'spec.dnsPolicy: with hostNetwork ClusterFirst uses the DNS of the node: write "
         "ClusterFirstWithHostNet'",
     )
     + " + "
-    + says(f"!({_NEEDS_HOST})", "p.at + 'spec.hostNetwork: nothing in the pod needs the host network: remove it'")
+    + finding(f"!({_NEEDS_HOST})", "p.at + 'spec.hostNetwork: nothing in the pod needs the host network: remove it'")
     + ")",
 )
 
@@ -137,7 +139,7 @@ _MIG = "c.gpus.filter(n, n.startsWith('nvidia.com/mig-'))"
 _OF_MIG = each(
     "p.containers",
     "c",
-    says(
+    finding(
         f"{_MIG}.map(n, {counted(asked('c', 'n'))}).sum() > 1 && {matches(words('c'), _COLLECTIVE)}",
         "c.at + '.resources: the program needs peer-to-peer access, which MIG devices do not have: request "
         "nvidia.com/gpu'",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.advice.lint.cel import Cel, each, matches, only, says, text, texts
+from dovetail.advice.lint.cel import Cel, each, finding, matches, only, text, texts
 from dovetail.advice.lint.rules.placement import BETWEEN, PACKED, WIDTH
 from dovetail.advice.lint.selection import PREFERRED, REQUIRED, SYSTEM_NAMESPACES
 from dovetail.core.model import GPU
@@ -40,22 +40,22 @@ def _of_entries(node: str, field: str, label: str) -> str:
     )
 
 
-def _said(condition: str, what: str) -> str:
+def _of_entry(condition: str, what: str) -> str:
     """A finding about an entry `e`."""
-    return says(condition, "p.at", "'spec: the entry of ' + string(e.?key.orValue('')) + ': '", what)
+    return finding(condition, "p.at", "'spec: the entry of ' + string(e.?key.orValue('')) + ': '", what)
 
 
 def _operators(operators: object, unless: str = "") -> str:
     names = list(operators)  # type: ignore[call-overload]
-    wrong = _said(
+    wrong = _of_entry(
         f"!({_OPERATOR} in {texts(names)})",
         f"'the operator ' + {_OPERATOR} + ' does not exist here: write one of {', '.join(names)}'",
     )
-    empty = _said(
+    empty = _of_entry(
         f"{_OPERATOR} in ['In', 'NotIn'] && size({_VALUES}) == 0",
         f"{_OPERATOR} + ' needs a list of values, and has none'",
     )
-    filled = _said(
+    filled = _of_entry(
         f"{_OPERATOR} in ['Exists', 'DoesNotExist'] && size({_VALUES}) > 0",
         f"{_OPERATOR} + ' takes no values: remove them, or write In'",
     )
@@ -66,11 +66,11 @@ def _operators(operators: object, unless: str = "") -> str:
 _COMPARES = f"{_OPERATOR} in ['Gt', 'Lt']"
 _BOUND = f"{_VALUES}[0]"
 _INTEGER = f"{matches(f'string({_BOUND})', '^[+-]?[0-9]+$')} && quantity(string({_BOUND})).isInteger()"
-_WITHOUT_BOUND = _said(
+_WITHOUT_BOUND = _of_entry(
     f"{_COMPARES} && (size({_VALUES}) != 1 || type({_BOUND}) == int || !({_INTEGER}))",
     f"{_OPERATOR} + ' needs a list of exactly one value, a whole number in quotes'",
 )
-_OF_PODS = _said(_COMPARES, f"{_OPERATOR} + ' compares only labels of nodes'")
+_OF_PODS = _of_entry(_COMPARES, f"{_OPERATOR} + ' compares only labels of nodes'")
 
 _TOLERATES = "(t.?operator.orValue('') == '' ? 'Equal' : string(t.operator))"
 _TOLERATION = (
@@ -95,17 +95,17 @@ _TOLERATION = (
 
 _RESERVED = "topology.kubernetes.io/"
 _STRANGE = f"k.startsWith({text(_RESERVED)}) && !(k in {texts(f'{_RESERVED}{name}' for name in ('zone', 'region'))})"
-_KEY_SAID = f"k + ': Kubernetes keeps {_RESERVED} for itself, and sets no such label'"
+_STRANGER = f"k + ': Kubernetes keeps {_RESERVED} for itself, and sets no such label'"
 _KEYS = " + ".join(
     (
-        f"p.spec.?nodeSelector.orValue({{}}).filter(k, {_STRANGE}).map(k, p.at + 'spec.nodeSelector: ' + {_KEY_SAID})",
+        f"p.spec.?nodeSelector.orValue({{}}).filter(k, {_STRANGE}).map(k, p.at + 'spec.nodeSelector: ' + {_STRANGER})",
         each(
             _TERMS,
             "h",
             f"h.?matchExpressions.orValue([]).map(e, e.?key.orValue('')).filter(k, {_STRANGE})"
-            f".map(k, p.at + 'spec.affinity: ' + {_KEY_SAID})",
+            f".map(k, p.at + 'spec.affinity: ' + {_STRANGER})",
         ),
-        f"{_HOLDERS}.map(h, h.?topologyKey.orValue('')).filter(k, {_STRANGE}).map(k, p.at + 'spec: ' + {_KEY_SAID})",
+        f"{_HOLDERS}.map(h, h.?topologyKey.orValue('')).filter(k, {_STRANGE}).map(k, p.at + 'spec: ' + {_STRANGER})",
     )
 )
 
@@ -116,7 +116,20 @@ def _near(value: str) -> str:
     return matches(f"string({value})", _NEAR_GPUS)
 
 
-_NAMES = "c.c.?env.orValue([]).exists(e, " + _near("e.?name.orValue('')") + " || " + _near("e.?value.orValue('')") + ")"
+_NAME, _OPTIONAL = "e.?name.orValue('')", "n.orValue('')"
+_REFERENCES = ", ".join(
+    f"e.?valueFrom.?{kind}.?{field}"
+    for kind, field in (
+        ("secretKeyRef", "name"),
+        ("secretKeyRef", "key"),
+        ("configMapKeyRef", "name"),
+        ("configMapKeyRef", "key"),
+    )
+)
+_NAMES = (
+    f"c.c.?resources.?claims.orValue([]).exists(e, {_near(_NAME)}) || "
+    f"c.c.?env.orValue([]).exists(e, [e.?name, e.?value, {_REFERENCES}].exists(n, {_near(_OPTIONAL)}))"
+)
 _FOR_THE_NODE = " || ".join(
     (
         "variables.kind == 'apps/DaemonSet'",
@@ -209,7 +222,7 @@ POLICIES = {
         each(
             "p.spec.?tolerations.orValue([])",
             "t",
-            " + ".join(says(condition, "p.at", f"'spec.tolerations: ' + {what}") for condition, what in _TOLERATION),
+            " + ".join(finding(condition, "p.at", f"'spec.tolerations: ' + {what}") for condition, what in _TOLERATION),
         )
     ),
     "G10": Cel(

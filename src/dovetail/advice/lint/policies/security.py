@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.advice.lint.cel import Cel, asked, counted, each, env, gpus, matches, only, says, text, texts
+from dovetail.advice.lint.cel import Cel, asked, counted, each, env, finding, gpus, matches, only, text, texts
 from dovetail.advice.lint.rules.images import LARGE
 from dovetail.advice.lint.rules.security import OWNER_WORDS
 from dovetail.kube.gangs.owners import OWNER_KINDS
@@ -18,7 +18,7 @@ _ON_THE_NODE = only(
         (
             f"p.computing.filter(c, {_PRIVILEGED}).map(c, c.at + '.securityContext.privileged: the container is "
             "privileged: remove that; add the one capability that it needs')",
-            says(
+            finding(
                 "p.spec.?hostPID.orValue(false) == true",
                 "p.at + 'spec.hostPID: the pod sees all processes of the node: remove hostPID'",
             ),
@@ -54,14 +54,14 @@ _VISIBLE = only(
             only(
                 f"!{_VALUE}.contains('$(')",
                 "("
-                + says(
+                + finding(
                     f"{_NAME} == 'NVIDIA_VISIBLE_DEVICES' && !({_HIDDEN})",
                     f"c.at + '.env[NVIDIA_VISIBLE_DEVICES]: it is ' + {_VALUE} + ': remove it, the device plugin "
                     f"sets it "
                     "to the GPUs of the container'",
                 )
                 + " + "
-                + says(
+                + finding(
                     f"{_NAME} == 'CUDA_VISIBLE_DEVICES' && has(e.value) && size(c.gpus) > 0 && {_GPUS} > 0 && "
                     f"({_WRONG_INDICES})",
                     f"c.at + '.env[CUDA_VISIBLE_DEVICES]: it is ' + {_VALUE} + ', which does not name the GPUs of the "
@@ -100,7 +100,7 @@ _MARKED = (
     f"{_PLACES}.exists(m, [m.?labels.orValue({{}}), m.?annotations.orValue({{}})].exists(s, s.exists(k, "
     f"{matches('k', _owner_pattern())})))"
 )
-_WITHOUT_OWNER = says(
+_WITHOUT_OWNER = finding(
     "variables.kind != 'apps/DaemonSet' && variables.pods.exists(p, p.uses) && !object.?spec.?queue.hasValue() && "
     f"!object.?spec.?runPolicy.?schedulingPolicy.?queue.hasValue() && !({_MARKED})",
     "'metadata.labels: no label names the owner of the GPUs: add one, such as team: vision, or dovetail.dev/queue'",
@@ -133,12 +133,12 @@ _MOVING = only(
     each(
         f"p.computing.filter(c, {_VALID} && !{matches(_IMAGE, '@.')})",
         "c",
-        says(
+        finding(
             "!" + matches(_BARE, ":[^:/]+$"),
             f"c.at + '.image: ' + {_IMAGE} + ' has no tag, which means latest: write a version, or a digest'",
         )
         + " + "
-        + says(
+        + finding(
             matches(_BARE, ":(latest|latest[-_.][^/:]*|[^/:]*[-_.]latest)$"),
             f"c.at + '.image: ' + {_IMAGE} + ' is a different image after each push: write a version, or a digest'",
         ),
