@@ -196,6 +196,7 @@ def test_commands_exist(line: str) -> None:
         ("Devices by claim", ["benchmarks/claims_speed.py"]),
         ("Selectors", ["benchmarks/cel_speed.py"]),
         ("The linter", ["benchmarks/lint_speed.py"]),
+        ("Policies of the linter", ["-m", "benchmarks.lint_policies"]),
         ("Costs", ["benchmarks/cost.py"]),
         ("Queues", ["benchmarks/queues_speed.py"]),
         ("The start of a command", ["-m", "benchmarks.start_speed"]),

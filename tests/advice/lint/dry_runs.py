@@ -43,8 +43,15 @@ class DryRuns:
 
     def create(self, whole: dict[str, Any], *, with_warnings: bool = False) -> str:
         """The message with which the server refuses the object, or warns of it; "" for none."""
-        collection = self.collection(whole["apiVersion"], whole["kind"])
-        status, warnings, answer = self._ask("POST", f"{collection}?dryRun=All&fieldValidation=Strict", whole)
+        return self._write("POST", self.collection(whole["apiVersion"], whole["kind"]), whole, with_warnings)
+
+    def replace(self, whole: dict[str, Any]) -> str:
+        """As `create` with warnings, for an object that exists."""
+        path = f"{self.collection(whole['apiVersion'], whole['kind'])}/{whole['metadata']['name']}"
+        return self._write("PUT", path, whole, with_warnings=True)
+
+    def _write(self, method: str, path: str, whole: dict[str, Any], with_warnings: bool) -> str:
+        status, warnings, answer = self._ask(method, f"{path}?dryRun=All&fieldValidation=Strict", whole)
         refused = "" if status < 300 else str(answer["message"])
         # A quote in the text of a warning is escaped.
         return "; ".join(filter(None, (refused, *(warnings if with_warnings else ())))).replace('\\"', '"')

@@ -4,8 +4,10 @@ its admission policies agree with the rules."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from click.testing import CliRunner
 
 from dovetail.advice.lint.fix import fixed
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import RULES
+from dovetail.advice.lint.rules import BY_ID, RULES
 from dovetail.advice.lint.source import documents
 from dovetail.cli import cli
+from dovetail.kube.manifests.templates import HOLDERS, templates
 from tests.advice.lint.dry_runs import DryRuns
 from tests.advice.lint.linted import facts, objects
-from tools.controlplane.plane import Plane
+from tests.advice.lint.test_policies import WITH_POLICY, examples, expected, placed
+from tools.controlplane.plane import KubectlFailed, Plane
 
 pytestmark = pytest.mark.plane
 
@@ -130,62 +134,129 @@ spec:
         assert "# the one" in good
 
 
-def deployment(pod: dict[str, Any]) -> dict[str, Any]:
-    spec = {key: value for key, value in pod["spec"].items() if key != "restartPolicy"}
-    labels = {"app": "a"} | pod["metadata"].get("labels", {})
-    template = {"metadata": {"labels": labels}, "spec": spec}
-    made = {"selector": {"matchLabels": {"app": labels["app"]}}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": pod["metadata"], "spec": made}
+def custom_resources() -> str:
+    """Definitions of all kinds with pod templates that a cluster has only if they are installed, without schemas."""
+    definitions = []
+    for kind in (holder.resource for holder in HOLDERS if "." in holder.resource.group):
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        definitions.append(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {
+                    "name": f"{kind.plural}.{kind.group}",
+                    "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+                },
+                "spec": {
+                    "group": kind.group,
+                    "scope": "Namespaced" if kind.namespaced else "Cluster",
+                    "names": {"plural": kind.plural, "kind": kind.kind},
+                    "versions": [version],
+                },
+            }
+        )
+    return yaml.safe_dump_all(definitions)
 
 
-def cron_job(pod: dict[str, Any]) -> dict[str, Any]:
-    made = {
-        "schedule": "0 0 * * *",
-        "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never"} | pod["spec"]}}},
-    }
-    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": pod["metadata"], "spec": made}
+@pytest.fixture(scope="module")
+def with_kinds(alone: Plane) -> DryRuns:
+    made = custom_resources()
+    alone.kubectl("create", "-f-", input=made)
+    alone.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    return DryRuns(alone)
 
 
-WITH_CEL = [rule for rule in RULES if rule.cel]
+@contextmanager
+def policies(plane: Plane, *options: str) -> Iterator[None]:
+    made = CliRunner().invoke(cli, ["lint", "--policy", *options]).stdout
+    assert len(list(yaml.safe_load_all(made))) == 2 * (2 if options else len(WITH_POLICY))
+    plane.kubectl("create", "-f-", input=made)
+    try:
+        yield
+    finally:
+        plane.kubectl("delete", "-f-", input=made)
 
 
-def pod_of(text: str) -> dict[str, Any] | None:
-    return next((whole for whole in of(text) if whole["kind"] == "Pod"), None)
-
-
-def waited_for(server: DryRuns, pod: dict[str, Any], words: str, *, with_warnings: bool) -> str:
-    """The message of the server, once it has the words or the time is up: policies take a while to apply."""
+def waited_for(server: DryRuns, whole: dict[str, Any], words: str, *, is_there: bool = True) -> str:
+    """The message of the server, once it has the words, or not: policies take a while to apply."""
     until = time.monotonic() + ACTIVE_WITHIN_S
-    while (
-        words not in (message := try_to_create(server, [pod], with_warnings=with_warnings)) and time.monotonic() < until
-    ):
+    while (words in (message := server.create(whole, with_warnings=True))) != is_there and time.monotonic() < until:
         time.sleep(0.1)
     return message
 
 
-@pytest.mark.parametrize("action", ["warn", "deny"])
-def test_policies_agree_with_the_rules(alone: Plane, server: DryRuns, action: str) -> None:
-    assert WITH_CEL
-    ids = ",".join(rule.id for rule in WITH_CEL)
-    made = CliRunner().invoke(cli, ["lint", "--policy", *(["--deny", ids] if action == "deny" else [])]).stdout
-    assert len(list(yaml.safe_load_all(made))) == 2 * len(WITH_CEL)
-    alone.kubectl("create", "-f-", input=made)
-    warns = action == "warn"
-    try:
-        for rule in WITH_CEL:
-            bad, good = pod_of(rule.bad), pod_of(rule.good)
-            assert bad and good, rule.id
-            words = f"{rule.id}: {rule.title}"
-            # What the server refuses by itself, it refuses before policies or after.
-            if rule.id not in REFUSED:
-                assert words in waited_for(server, bad, words, with_warnings=warns), rule.id
-                assert (try_to_create(server, [bad]) == "") == warns, rule.id
-            assert words not in try_to_create(server, [good], with_warnings=warns), rule.id
-            for made_by in (deployment, cron_job):
-                assert words in try_to_create(server, [made_by(bad)], with_warnings=warns), rule.id
-                assert words not in try_to_create(server, [made_by(good)], with_warnings=warns), rule.id
+def tried(rule: Rule) -> dict[bool, dict[str, Any]]:
+    """An object in which the rule finds something, and one in which it does not, of a kind that the server does not
+    validate if the rule allows any kind."""
+    holder = next(one for one in HOLDERS if one.resource.kind == "PyTorchJob")
+    found: dict[bool, dict[str, Any]] = {}
+    for whole, beside in examples(rule):
+        is_faulty = bool(expected(rule, whole, []))
+        for _, template in () if beside or is_faulty in found else templates(whole):
+            job = placed({"metadata": {}, **template}, holder)
+            found[is_faulty] = job if bool(expected(rule, job, [])) == is_faulty else here(whole)
+            break
+        else:
+            found.setdefault(is_faulty, here(whole))
+    return {is_faulty: whole | {"metadata": {"name": "a", **whole["metadata"]}} for is_faulty, whole in found.items()}
+
+
+def test_policies_agree_with_the_rules(alone: Plane, with_kinds: DryRuns) -> None:
+    server = with_kinds
+    with policies(alone):
+        for rule in WITH_POLICY:
+            one = tried(rule)
+            message = waited_for(server, one[True], f": {rule.id}: ")
+            assert f": {rule.id}: " in message, (rule.id, message)
+            assert f": {rule.id}: " not in server.create(one[False], with_warnings=True), rule.id
+            for whole in of(rule.bad) + of(rule.good):
+                message = server.create(whole, with_warnings=True)
+                if not server.create(whole):
+                    assert (f": {rule.id}: " in message) == bool(expected(rule, whole, [])), (rule.id, message)
         for file in CORPUS:
-            pods = [whole for whole in of(file.read_text()) if whole["kind"] == "Pod"]
-            assert not pods or try_to_create(server, pods, with_warnings=warns) == "", file.name
-    finally:
-        alone.kubectl("delete", "-f-", input=made)
+            for whole in of(file.read_text()):
+                assert server.create(whole, with_warnings=True) == "", file.name
+        listed = json.loads(alone.kubectl("get", "validatingadmissionpolicies", "-o", "json"))["items"]
+        checked = [one for one in listed if one.get("status", {}).get("typeChecking")]
+        assert not [one for one in checked if one["status"]["typeChecking"].get("expressionWarnings")]
+
+
+def owned(whole: dict[str, Any], kind: str) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": kind, "name": "a", "uid": "u", "controller": True}
+    return whole | {"metadata": whole["metadata"] | {"ownerReferences": [owner]}}
+
+
+def test_what_controllers_make_is_not_warned_of_and_yet_denied(alone: Plane, with_kinds: DryRuns) -> None:
+    server, denied = with_kinds, "denied request: G24: spec.containers[train].securityContext.privileged"
+    (privileged,), (anonymous,) = of(BY_ID["G24"].bad), of(BY_ID["G44"].bad)
+    broken = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}}
+    broken["spec"] = {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": "none"}}}}}
+    with policies(alone, "--only", "G24,G44"):
+        assert ": G24: " in waited_for(server, privileged, ": G24: ")
+        assert ": G44: " in waited_for(server, anonymous, ": G44: ")
+        assert server.create(owned(privileged, "Job"), with_warnings=True) == ""
+        assert server.create(broken) == ""
+        job = placed(privileged, next(one for one in HOLDERS if one.resource.kind == "PyTorchJob"))
+        job = json.loads(alone.kubectl("create", "-o", "json", "-f-", input=yaml.safe_dump(job)))
+        labelled = job | {"metadata": job["metadata"] | {"labels": {"a": "b"}}}
+        changed = job | {"spec": job["spec"] | {"runPolicy": {}}}
+        assert server.replace(labelled) == ""
+        assert "spec.pytorchReplicaSpecs[Worker].template.spec.containers[train]" in server.replace(changed)
+    with policies(alone, "--only", "G24,G44", "--deny", "G24,G44"):
+        assert denied in waited_for(server, privileged, denied)
+        assert "denied request: G44: metadata.labels" in waited_for(server, anonymous, "denied request: G44")
+        assert denied in server.create(owned(privileged, "Job"))
+        # A rule about a whole object judges only what users create.
+        assert server.create(owned(anonymous, "Job")) == ""
+        assert "fails to evaluate" in server.create(broken)
+        assert server.replace(changed) == ""
+        create = ("create", "--dry-run=server", "-f-")
+        daemon = yaml.safe_dump(owned(privileged, "DaemonSet"))
+        controller = "system:serviceaccount:kube-system:daemon-set-controller"
+        with pytest.raises(KubectlFailed, match="G24"):
+            alone.kubectl(*create, input=daemon)
+        alone.kubectl(*create, "--as", controller, input=daemon)
+        alone.kubectl(*create, "-n", "kube-system", input=yaml.safe_dump(privileged))
+        alone.kubectl("label", "namespace", NAMESPACE, "team=vision")
+        assert waited_for(server, anonymous, "G44", is_there=False) == ""

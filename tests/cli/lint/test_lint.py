@@ -283,7 +283,7 @@ def test_odd_types_are_no_crash(text: str) -> None:
         ["a.yaml", "--diff", "-o", "json"],
         ["a.yaml", "--only", "G77"],
         ["a.yaml", "--deny", "G01"],
-        ["--policy", "--deny", "G01"],
+        ["--policy", "--deny", "G50"],
         ["a.yaml", "--policy"],
         ["a.yaml", "--cluster", "--inventory", "n.yaml"],
         ["a.yaml", "--context", "c"],

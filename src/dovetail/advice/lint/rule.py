@@ -69,8 +69,8 @@ class Rule(Struct, frozen=True):
     `effect` is the consequence without a fix, with the cluster's error message if there is one. `bad` and `good` are
     manifests, which the docs show and the tests lint. `template` checks each pod template, `whole` each object.
     `fixable`: some or all findings have edits. `needs_nodes`: without nodes the rule finds nothing, or guesses.
-    `backstop`: it is left out where another rule reports an error at the same place. `cel`
-    is true for a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
+    `backstop`: it is left out where another rule reports an error at the same place. The rules that are admission
+    policies, too, are in `policies`."""
 
     id: str
     level: Severity
@@ -83,5 +83,4 @@ class Rule(Struct, frozen=True):
     fixable: bool = False
     needs_nodes: bool = False
     backstop: bool = False
-    cel: str = ""
     source: str = ""

@@ -19,6 +19,8 @@ ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
 EFFECTS: dict[str, Effect] = {"NoSchedule": "NoSchedule", "NoExecute": "NoExecute"}
 """The taint effects that keep pods away."""
+SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", "nvidia-gpu-operator", "gke-managed-system")
+"""Namespaces of the software that nodes with GPUs need."""
 _KARPENTER = "karpenter.sh/nodepool"
 
 

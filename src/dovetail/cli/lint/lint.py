@@ -175,16 +175,17 @@ def command(
     source = InventorySource(inventory, cluster, kubeconfig, context)
     _refuse_contradictions(paths, fix, diff, output, policy, deny, source)
     if policy:
-        missing = [rule for rule in deny if rule not in {one.id for one in rules if one.cel}]
+        from dovetail.advice.lint import admission
+        from dovetail.advice.lint.policies import POLICIES
+
+        available = [one.id for one in rules if one.id in POLICIES]
+        missing = [rule for rule in deny if rule not in available]
         if missing:
-            available = ", ".join(one.id for one in rules if one.cel)
             raise click.UsageError(
                 f"--deny {','.join(missing)}: CEL cannot express it, or --only or --skip excludes it; possible are "
-                f"{available}"
+                f"{', '.join(available)}"
             )
-        from dovetail.advice.lint import admission
-
-        click.echo(admission.policies(rules, frozenset(deny)), nl=False)
+        click.echo(admission.policies(rules, frozenset(deny), _cluster_facts(source)), nl=False)
         return
     ignored = Ignored(True, ((Path.cwd(), exclude), (folder, settings.exclude)))
     files = [read(name) for name in names(paths, ignored)]

@@ -210,12 +210,16 @@ def _place(one: LintFinding) -> str:
 
 
 def explained(rule: Rule) -> str:
-    """The rule as text: level, fix, source, effect, and examples."""
+    """The rule as text: level, fix, policy, source, effect, and examples."""
+    # Imported here: the expressions are needed for nothing else than policies.
+    from dovetail.advice.lint.policies import extent
+
     fix = "--fix" if rule.fixable else "by hand"
     nodes = "\nnodes:   exact only with --inventory or --cluster" if rule.needs_nodes else ""
     source = f"\nsource:  {rule.source}" if rule.source else ""
     return (
-        f"{rule.id}: {rule.title}\nlevel:   {rule.level.value}\nfix:     {fix}{nodes}{source}\n\n{rule.effect}\n\n"
+        f"{rule.id}: {rule.title}\nlevel:   {rule.level.value}\nfix:     {fix}\npolicy:  "
+        f"{extent(rule.id)}{nodes}{source}\n\n{rule.effect}\n\n"
         f"Wrong:\n\n{_indented(rule.bad)}\nRight:\n\n{_indented(rule.good)}"
     )
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from dovetail.advice.lint.fix import fixed
@@ -13,20 +10,9 @@ from dovetail.advice.lint.rule import Rule
 from dovetail.advice.lint.rules import RULES
 from dovetail.advice.lint.source import documents
 from tests.advice.lint.linted import facts, findings
+from tests.advice.lint.rules.cases_of import FOUND, NEAR_MISS, cases
 
-CASES = Path(__file__).parent / "cases"
-FOUND, NEAR_MISS = "found", "near miss"
 _IDS = [rule.id for rule in RULES]
-
-
-def cases(rule: Rule) -> Iterator[tuple[str, str]]:
-    """(found or near miss, text): the rule's own examples, and those in its file, where a line `#: found` or
-    `#: near miss` begins each."""
-    yield FOUND, rule.bad
-    yield NEAR_MISS, rule.good
-    for part in (CASES / f"{rule.id}.yaml").read_text().split("#: ")[1:]:
-        what, _, text = part.partition("\n")
-        yield what.partition(":")[0].strip(), text
 
 
 @pytest.mark.parametrize("rule", RULES, ids=_IDS)

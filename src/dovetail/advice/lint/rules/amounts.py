@@ -220,10 +220,6 @@ RULES = (
         bad=_POD.format("{limits: {alpha.kubernetes.io/nvidia-gpu: 1}}"),
         good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
         template=_retired_name,
-        cel=(
-            "!variables.pod.spec.containers.exists(c, has(c.resources) && has(c.resources.limits) && "
-            f"'{_RETIRED}' in c.resources.limits)"
-        ),
         fixable=True,
         source="https://github.com/kubernetes/kubernetes/pull/61498",
     ),

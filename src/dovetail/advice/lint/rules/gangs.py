@@ -227,7 +227,7 @@ class _Mark(Struct, frozen=True):
 
 
 _DOVETAIL, _KAI, _YUNIKORN = "dovetail", "kai-scheduler", "yunikorn"
-_MARKS = (
+MARKS = (
     _Mark("labels", _COSCHEDULING, frozenset({"scheduler-plugins-scheduler", DEFAULT_SCHEDULER, _DOVETAIL})),
     _Mark("annotations", _VOLCANO, frozenset({"volcano", _DOVETAIL}), "volcano"),
     _Mark(
@@ -238,7 +238,7 @@ _MARKS = (
     _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL}), _DOVETAIL),
 )
 _SIMILARITY = 0.8
-_KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in _MARKS for name in mark.readers)})
+KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in MARKS for name in mark.readers)})
 
 
 def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -250,15 +250,15 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         meant = f"did you mean {near}?" if near else f"the schedulers are {', '.join(sorted(facts.schedulers))}"
         yield RuleMatch(named, f"no scheduler {named.text} is installed: {meant}")
         return
-    if named.text and facts.schedulers is None and named.text not in _KNOWN:
-        near = nearest(named.text, sorted(_KNOWN), _SIMILARITY)
+    if named.text and facts.schedulers is None and named.text not in KNOWN:
+        near = nearest(named.text, sorted(KNOWN), _SIMILARITY)
         if near:
             yield RuleMatch(named, f"no known scheduler has the name {named.text}: did you mean {near}?", guess=True)
             return
-    for mark in _MARKS:
+    for mark in MARKS:
         for key in mark.keys:
             carried = pod.meta.at(mark.side, key)
-            if carried and named.text in _KNOWN - mark.readers:
+            if carried and named.text in KNOWN - mark.readers:
                 readers = " or ".join(sorted(mark.readers))
                 yield RuleMatch(named, f"{named.text} does not read {key} of the pod: write {readers}, or remove {key}")
             elif carried and not named.text and mark.meant:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from dovetail.advice.lint.cel import of_gpu_containers
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
@@ -21,7 +20,7 @@ from dovetail.advice.lint.selection import may_run
 Cuda = tuple[int, int]
 
 _MOVING = re.compile(r"latest|latest[-_.].*|.*[-_.]latest")
-_LARGE = re.compile(
+LARGE = re.compile(
     r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|nemo|tritonserver|tensorrt|physicsnemo/physicsnemo|rapidsai/\w+|"
     r"tensorrt-llm/\w+|cuda-quantum)|nvcr\.io/nim/.*|vllm/vllm-openai|lmsysorg/sglang|pytorch/pytorch|rayproject/ray-ml|"
     r"ghcr\.io/huggingface/text-generation-inference|huggingface/transformers-pytorch-gpu"
@@ -85,7 +84,7 @@ def _moving(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             yield RuleMatch(field, f"{field.text} has no tag, which means latest: write a version, or a digest")
         elif not image.digest and _MOVING.fullmatch(image.tag):
             yield RuleMatch(field, f"{field.text} is a different image after each push: write a version, or a digest")
-        elif policy.text == "Always" and _LARGE.fullmatch(image.name):
+        elif policy.text == "Always" and LARGE.fullmatch(image.name):
             yield RuleMatch(policy, f"{field.text} never changes, and is large: write imagePullPolicy: IfNotPresent")
 
 
@@ -208,10 +207,6 @@ RULES = (
         bad=_POD.format("registry.example.com/train"),
         good=_POD.format("registry.example.com/train:1.4"),
         template=_moving,
-        cel=of_gpu_containers(
-            "c.image.contains('@') || c.image.matches(':[^:/]+$') && "
-            "!c.image.matches(':(latest|latest[-_.][^/:]*|[^/:]*[-_.]latest)$')"
-        ),
         source="https://kubernetes.io/docs/concepts/containers/images/#image-pull-policy",
     ),
     Rule(

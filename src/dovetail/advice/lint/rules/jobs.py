@@ -29,7 +29,7 @@ _NOTICE_S = 120
 """From notice to interruption on AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html."""
 _SHORT_S, _LONG_S = 3600, 4 * 3600
 _GKE_SPOT = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
-_SPOT = {
+SPOT = {
     **dict.fromkeys(_GKE_SPOT, "true"),
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -65,7 +65,7 @@ def _required(pod: Template) -> Iterator[tuple[str, Field]]:
 
 def _spot(pod: Template) -> tuple[str, Field] | None:
     """The label that restricts the pod to spot nodes, and the field that requires it."""
-    return next(((key, field) for key, field in _required(pod) if field.text and field.text == _SPOT.get(key)), None)
+    return next(((key, field) for key, field in _required(pod) if field.text and field.text == SPOT.get(key)), None)
 
 
 def _deadline_s(pod: Template) -> int | None:

@@ -335,13 +335,6 @@ RULES = (
         good=_POD.format("", "{limits: {nvidia.com/gpu: 8, memory: 256Gi}}", _MOUNT),
         template=_shared_memory,
         fixable=True,
-        cel="""
-            has(variables.pod.spec.hostIPC) && variables.pod.spec.hostIPC || has(variables.pod.metadata.annotations) &&
-            'io.kubernetes.cri-o.ShmSize' in variables.pod.metadata.annotations || variables.pod.spec.containers.all(c,
-            !has(c.resources) || !has(c.resources.limits) || !('nvidia.com/gpu' in c.resources.limits) ||
-            !quantity(string(c.resources.limits['nvidia.com/gpu'])).isGreaterThan(quantity('1')) ||
-            has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath in ['/dev/shm', '/dev/shm/', '/dev', '/dev/']))
-        """,
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
         "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",
     ),

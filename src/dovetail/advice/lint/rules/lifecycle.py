@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dovetail.advice.lint.cel import ASKS_FOR_GPUS
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SERVER_IMAGE, served
 from dovetail.kube.translate.annotations import duration_ms
 
-_TRAINING = {
+TRAINING = {
     ("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"),
     ("trainer.kubeflow.org", "TrainingRuntime"), ("trainer.kubeflow.org", "ClusterTrainingRuntime"),
     *(("kubeflow.org", f"{kind}Job") for kind in ("PyTorch", "MPI", "TF", "XGBoost", "Paddle", "JAX")),
@@ -48,7 +47,7 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     starts_ms = _duration_ms(pod, "dovetail.dev/startup-time")
     for container in pod.gpu_containers or pod.containers:
         liveness, startup = container.at("livenessProbe"), container.at("startupProbe")
-        if liveness and pod.group_kind in _TRAINING and (gives := _silence_seconds(liveness)) < _STEP_SECONDS:
+        if liveness and pod.group_kind in TRAINING and (gives := _silence_seconds(liveness)) < _STEP_SECONDS:
             message = (
                 f"the probe ends a job that does not answer for {gives} s, as in a long step, a checkpoint or a "
                 f"collective: remove it, or allow {_STEP_SECONDS} s with failureThreshold"
@@ -295,10 +294,6 @@ RULES = (
         bad=_pod("train", "", _INIT.format("nvidia.com/gpu"), _TRAIN, ""),
         good=_pod("train", "", _INIT.format("cpu"), _TRAIN, ""),
         template=_init_asks,
-        cel=(
-            "!has(variables.pod.spec.initContainers) || variables.pod.spec.initContainers.all(c, "
-            f"has(c.restartPolicy) && c.restartPolicy == 'Always' || !({ASKS_FOR_GPUS.format('c')}))"
-        ),
         source="https://github.com/kubernetes/kubernetes/issues/124345 and 138446",
     ),
 )  # fmt: skip

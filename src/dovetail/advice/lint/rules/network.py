@@ -18,7 +18,6 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dovetail.advice.lint.cel import without_gpus_or
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
@@ -30,7 +29,7 @@ from dovetail.core.model import GPU
 _NEAR = 0.88
 _SHORT_WORDS = {"TOPOLOGY": "TOPO", "INTERFACE": "IFNAME", "INTERFACES": "IFNAME", "DEVICE": "HCA", "DEVICES": "HCA"}
 """Words that users write, and NCCL's own."""
-_FOREIGN = (
+FOREIGN = (
     "NCCL_SHARP_", "NCCL_UCX_", "NCCL_IBEXT_", "NCCL_PLUGIN_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHIMNET_",
     "NCCL_TESTS_", "NCCL_OFI_", "NCCL_TUNER_CONFIG_", "NCCL_ASYNC_", "NCCL_BLOCKING_", "NCCL_DESYNC_", "NCCL_TIMEOUT",
     "NCCL_TRACE_", "NCCL_DUMP_ON_", "NCCL_ENABLE_", "NCCL_LIB", "NCCL_INCLUDE", "NCCL_ROOT", "NCCL_HOME", "NCCL_PATH",
@@ -82,7 +81,7 @@ def _holds(words: Sequence[str], some: Sequence[str]) -> bool:
 def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers if pod.uses_gpu else ():
         for name, entry in pod.env(container):
-            if name.startswith("NCCL_") and not name.startswith(_FOREIGN) and name not in variables():
+            if name.startswith("NCCL_") and not name.startswith(FOREIGN) and name not in variables():
                 near = nearest_variable(name)
                 meant = f"did you mean {near}?" if near else "remove it, unless a plugin of your own reads it"
                 yield RuleMatch(entry.at("name"), f"NCCL has no variable {name}: {meant}", guess=not near)
@@ -236,10 +235,6 @@ RULES = (
         good=_POD.format(f"  hostNetwork: true\n  dnsPolicy: {_DNS}\n", "NCCL_DEBUG", "WARN"),
         template=_host_network,
         fixable=True,
-        cel=without_gpus_or(
-            "!has(variables.pod.spec.hostNetwork) || !variables.pod.spec.hostNetwork || "
-            "has(variables.pod.spec.dnsPolicy) && variables.pod.spec.dnsPolicy != 'ClusterFirst'"
-        ),
         source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy",
     ),
 )

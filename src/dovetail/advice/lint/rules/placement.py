@@ -36,7 +36,7 @@ _OPERATOR_MEANT = {name: operator for operator, names in _MEANT.items() for name
 _INCLUSIVE = {"Gte": ("Gt", -1), "Lte": ("Lt", 1)}
 _TOLERATION_MEANT = {"exists": "Exists", "exist": "Exists"} | dict.fromkeys(("equal", "equals", "==", "="), "Equal")
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]*")
-_PACKED = {
+PACKED = {
     f"{PREFIX}topology-required": True,
     f"{PREFIX}topology-preferred": False,
     "kueue.x-k8s.io/podset-required-topology": True,
@@ -47,8 +47,8 @@ _PACKED = {
     "leaderworkerset.sigs.k8s.io/exclusive-topology": True,
 }
 """Annotations that keep the pods of a job inside one domain of a level, and whether this is required."""
-_WIDTH = {LEVELS["host"]: 0, LEVELS["zone"]: 2, LEVELS["region"]: 3}
-_BETWEEN = 1
+WIDTH = {LEVELS["host"]: 0, LEVELS["zone"]: 2, LEVELS["region"]: 3}
+BETWEEN = 1
 
 
 def _expressions(pod: Template) -> Iterator[tuple[Field, Mapping[str, Operator]]]:
@@ -157,7 +157,7 @@ def _spread_against_packed(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             continue
         strict = constraint.at("whenUnsatisfiable").text == "DoNotSchedule"
         for what, domain, required in packed:
-            wider = _WIDTH.get(key, _BETWEEN) > _WIDTH.get(domain, _BETWEEN)
+            wider = WIDTH.get(key, BETWEEN) > WIDTH.get(domain, BETWEEN)
             if (wider or key == domain) and (strict or not required):
                 message = (
                     f"the pods are spread over {key}, and {what} keeps them in one {domain}: remove one of the two, "
@@ -174,9 +174,9 @@ def _packed(pod: Template, labels: Mapping[str, str]) -> Iterator[tuple[str, str
             yield "podAffinity", term.at("topologyKey").text, required
     for meta in (pod.meta, pod.whole.at("metadata")):
         for name, value in meta.at("annotations").entries():
-            if name in _PACKED:
+            if name in PACKED:
                 levels = (level(part.strip()) for part in value.text.split(","))
-                yield from ((name, key, _PACKED[name]) for key in levels if key)
+                yield from ((name, key, PACKED[name]) for key in levels if key)
 
 
 def _selects(selector: Field, labels: Mapping[str, str]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dovetail.advice.lint.cel import OF_A_DAEMON_SET, of_gpu_containers, without_gpus_or
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
@@ -18,7 +17,7 @@ from dovetail.core.model import GPU
 _DEVICES = re.compile(r"/dev/?|/dev/(nvidia\S*|dri(/\S*)?)")
 _INDEX = re.compile(r"[0-9]{1,9}")
 _HIDDEN = ("", "-1", "none", "void", "nodevfiles")
-_OWNER_WORDS = {
+OWNER_WORDS = {
     "owner", "owners", "ownedby", "team", "teams", "squad", "department", "dept", "division", "organization", "project",
     "user", "username", "userid", "creator", "createdby", "contact", "maintainer", "cost", "costs", "costcenter",
     "costcentre", "billing", "chargeback", "budget", "queue",
@@ -127,7 +126,7 @@ def _names_an_owner(key: str) -> bool:
     """Whether the key contains one of the owner words in its name or prefix, as in `cost-center` or
     `kueue.x-k8s.io/queue-name`."""
     words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower())
-    return not _OWNER_WORDS.isdisjoint(words)
+    return not OWNER_WORDS.isdisjoint(words)
 
 
 _POD = """\
@@ -163,13 +162,6 @@ RULES = (
         bad=_pod(_TEAM, _USER, "securityContext: {privileged: true}"),
         good=_pod(_TEAM, _USER, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
         template=_on_the_node,
-        cel=f"{OF_A_DAEMON_SET} || "
-        + of_gpu_containers(
-            "!has(c.securityContext) || !has(c.securityContext.privileged) || !c.securityContext.privileged"
-        )
-        + " && ("
-        + without_gpus_or("!has(variables.pod.spec.hostPID) || !variables.pod.spec.hostPID")
-        + ")",
         source="https://github.com/NVIDIA/k8s-device-plugin/issues/336, https://github.com/kubernetes/kubernetes/issues/81256",
     ),
     Rule(
@@ -184,11 +176,6 @@ RULES = (
         bad=_pod(_TEAM, _USER, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]"),
         good=_pod(_TEAM, _USER, "env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: 'compute,utility'}]"),
         template=_visible_devices,
-        cel=f"{OF_A_DAEMON_SET} || "
-        + of_gpu_containers(
-            "!has(c.env) || c.env.all(e, e.name != 'NVIDIA_VISIBLE_DEVICES' || !has(e.value) || "
-            "e.value.trim() in ['', 'none', 'void'] || e.value.contains('$('))"
-        ),
         source=(
             "https://github.com/kubernetes/kubernetes: pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions; "
             "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables"
@@ -205,13 +192,6 @@ RULES = (
         bad=_pod(_TEAM, "securityContext: {runAsUser: 0}", ""),
         good=_pod(_TEAM, _USER, ""),
         whole=_root,
-        cel=f"{OF_A_DAEMON_SET} || has(variables.pod.spec.hostUsers) && !variables.pod.spec.hostUsers || "
-        + of_gpu_containers(
-            "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged || "
-            "(has(c.securityContext) && has(c.securityContext.runAsUser) ? c.securityContext.runAsUser != 0 : "
-            "!has(variables.pod.spec.securityContext) || !has(variables.pod.spec.securityContext.runAsUser) || "
-            "variables.pod.spec.securityContext.runAsUser != 0)"
-        ),
         source="https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted",
     ),
     Rule(

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dovetail.advice.lint.edits import append
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
-from dovetail.advice.lint.selection import asked, hard_taints, suited, tolerations
+from dovetail.advice.lint.selection import SYSTEM_NAMESPACES, asked, hard_taints, suited, tolerations
 from dovetail.core.labels import tolerates
 from dovetail.core.model import GPU, Taint, Toleration
 
@@ -25,7 +25,6 @@ _OF_GPUS = re.compile(r"(?i)(.*[^a-z])?(gpus?|nvidia|accelerators?)([^a-z].*)?")
 _OF_KUBERNETES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _GKE = "cloud.google.com/gke-"
 _NEAR_GPUS = re.compile(r"(?i)nvidia|gpu|accelerator|cuda|\bmig\b")
-_SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", "nvidia-gpu-operator", "gke-managed-system")
 
 
 def _taints(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -93,7 +92,7 @@ def _for_the_node(pod: Template) -> bool:
         pod.group_kind[1] == "DaemonSet"
         or bool(spec.at("nodeName"))
         or spec.at("priorityClassName").text.startswith("system-")
-        or any(one.at("namespace").text in _SYSTEM_NAMESPACES for one in meta)
+        or any(one.at("namespace").text in SYSTEM_NAMESPACES for one in meta)
         or any(volume.at("hostPath") for volume in spec.at("volumes").each())
         or any(one.at("securityContext", "privileged").value is True for one in pod.all_containers)
         or any(_NEAR_GPUS.search(str(field.value)) for field in (*selected, *containers) if field)
