@@ -111,7 +111,9 @@ def test_the_forms_of_a_list() -> None:
     assert (answer["apiVersion"], answer["kind"]) == ("dovetail.dev/cli.v1", "JobAdviceList")
     first = answer["jobs"][0]
     assert first["job"] == "ml/serve" and first["held_gpu_s"] == 240 * 3600
-    assert first["advice"][0]["change"] == {"kind": "mig", "amount": 0, "resource": "nvidia.com/mig-1g.10gb"}
+    assert first["advice"][0]["change"] == {
+        "kind": "mig", "amount": 0, "resource": "nvidia.com/mig-1g.10gb", "key": "", "value": ""
+    }  # fmt: skip
     assert first["advice"][0]["falsifier"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.advice.sizing.rule import HourPrice
-from dovetail.cost.model_prices import model_prices
+from dovetail.advice.sizing.market import HourPrice
+from dovetail.cost.model_prices import market
 from dovetail.cost.price_rules import PriceBook, PriceRule
 from dovetail.history.records import GpuSpan
 
@@ -21,11 +21,11 @@ def span(model: str, instance_type: str = "", index: int = 0) -> GpuSpan:
 
 def test_the_lowest_price_of_a_model_counts() -> None:
     book = PriceBook([[rule(9_000_000, instance_type="big"), rule(4_000_000, model="l4", per_gpu=True)]])
-    price_of = model_prices([span("NVIDIA-L4"), span("NVIDIA-L4", "big"), span("NVIDIA-A100-SXM4-40GB")], book, 0)
+    price_of = market([span("NVIDIA-L4"), span("NVIDIA-L4", "big"), span("NVIDIA-A100-SXM4-40GB")], book, 0).model
     assert price_of("NVIDIA-L4") == price_of("L4") == HourPrice(3_000_000, "USD", "2026-11-01")
     assert price_of("A100-40GB-SXM4") is None
 
 
 def test_a_model_that_no_node_has_is_priced_by_its_name() -> None:
     book = PriceBook([[rule(4_000_000, model="l4", per_gpu=True)]])
-    assert model_prices([], book, 0)("L4") == HourPrice(4_000_000, "USD", "2026-11-01")
+    assert market([], book, 0).model("L4") == HourPrice(4_000_000, "USD", "2026-11-01")

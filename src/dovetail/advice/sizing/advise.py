@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dovetail.advice.sizing import thresholds as limits
-from dovetail.advice.sizing.rule import JobAdvice, PriceOf, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
+from dovetail.advice.sizing.market import NO_MARKET, Market
+from dovetail.advice.sizing.rule import JobAdvice, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen, percent, seen_of
 from dovetail.history.job_use import JobsUse
@@ -16,14 +17,14 @@ GPU_SECOND = 1000 * 1000
 HOUR_S = 3600
 
 
-def advise(uses: JobsUse, price: PriceOf | None = None) -> tuple[JobAdvice, ...]:
+def advise(uses: JobsUse, market: Market = NO_MARKET) -> tuple[JobAdvice, ...]:
     """The advice for each job of the window, by namespace and name."""
-    return tuple(advice_for(seen, price) for seen in seen_of(uses))
+    return tuple(advice_for(seen) for seen in seen_of(uses, market))
 
 
-def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
+def advice_for(seen: JobSeen) -> JobAdvice:
     use, total = seen.use, seen.total
-    found = tuple(_advice(seen, rule, proposal, price) for rule, proposal in applying(seen))
+    found = tuple(_advice(seen, rule, proposal) for rule, proposal in applying(seen))
     missing = _missing(seen)
     verdict: Verdict = "advice" if found else "not enough data" if missing else "right-sized"
     means = [one.mean_milli for one in seen.members]
@@ -62,25 +63,23 @@ def _missing(seen: JobSeen) -> str:
     return f"measured days: {days}, runs: {runs}; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
 
 
-def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal, price: PriceOf | None) -> SizingAdvice:
+def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal) -> SizingAdvice:
     return SizingAdvice(
         rule.name, rule.title, proposal.cause, proposal.action, proposal.gain, rule.risk, rule.falsifier,
-        _saving(seen, proposal, price), proposal.change,
+        _saving(seen, proposal), proposal.change,
     )  # fmt: skip
 
 
-def _saving(seen: JobSeen, proposal: SizeProposal, price: PriceOf | None) -> Saving:
+def _saving(seen: JobSeen, proposal: SizeProposal) -> Saving:
     held_s = seen.use.held_gpu // GPU_SECOND
     saved_s = seen.use.held_gpu * proposal.saves_milli // (1000 * GPU_SECOND)
-    own = price(seen.gpu.model) if price is not None and seen.gpu is not None else None
-    if price is None or own is None:
+    now, then = proposal.now, proposal.then
+    if now is not None and then is not None and now.currency == then.currency:
+        return Saving(saved_s, held_s * (now.micro - then.micro) // HOUR_S, now.currency, min(now.date, then.date))
+    price = seen.market.model(seen.gpu.model) if saved_s and seen.gpu is not None else None
+    if price is None:
         return Saving(saved_s)
-    if not proposal.cheaper:
-        return Saving(saved_s, saved_s * own.micro // HOUR_S, own.currency, own.date)
-    other = price(proposal.cheaper)
-    if other is None or other.currency != own.currency:
-        return Saving(saved_s)
-    return Saving(saved_s, held_s * (own.micro - other.micro) // HOUR_S, own.currency, min(own.date, other.date))
+    return Saving(saved_s, saved_s * price.micro // HOUR_S, price.currency, price.date)
 
 
 def by_saving(jobs: tuple[JobAdvice, ...]) -> tuple[JobAdvice, ...]:
