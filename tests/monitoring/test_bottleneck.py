@@ -109,6 +109,10 @@ def test_gpus_that_send_over_pcie_what_they_receive_exchange() -> None:
     for other in (loads, replace(member, pcie_bytes_s=2e8), replace(member, nvlink_bytes_s=1e9), replace(BUSY, sm=90)):
         assert COMMUNICATION not in classify([member, other]), other
     assert COMMUNICATION not in classify([member])
+    # Swings make no exchange of what is only received.
+    waves = replace(loads, sm=40, pcie_bytes_s=8e9, spread=9.0)
+    assert COMMUNICATION not in classify([waves] * 2)
+    assert set(classify([replace(waves, pcie_balance=None)] * 2)) == {COMMUNICATION}
     assert (balance(2.0, 8.0), balance(8.0, 2.0), balance(0.0, 0.0), balance(None, 1.0)) == (0.25, 0.25, None, None)
 
 

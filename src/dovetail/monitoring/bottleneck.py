@@ -210,9 +210,14 @@ def balance(sent: float | None, received: float | None) -> float | None:
 def _exchanges(at: Activity) -> bool:
     """Whether the GPU sends over PCIe about as much as it receives, and more than over NVLink."""
     moved = _of(at.pcie_bytes_s)
-    return (
-        moved >= _EXCHANGE_BYTES_PER_S and moved > _of(at.nvlink_bytes_s) and _of(at.pcie_balance) >= _EXCHANGE_BALANCE
-    )
+    most = moved >= _EXCHANGE_BYTES_PER_S and moved > _of(at.nvlink_bytes_s)
+    return most and _of(at.pcie_balance) >= _EXCHANGE_BALANCE
+
+
+def _link_bytes_s(at: Activity) -> float:
+    """What it may move to other GPUs: over NVLink, and over PCIe unless that goes one way."""
+    one_way = at.pcie_balance is not None and at.pcie_balance < _EXCHANGE_BALANCE
+    return _of(at.nvlink_bytes_s) + (0.0 if one_way else _of(at.pcie_bytes_s))
 
 
 def _communicates(members: Sequence[Activity]) -> bool:
@@ -222,7 +227,7 @@ def _communicates(members: Sequence[Activity]) -> bool:
         return False
     if all(map(_exchanges, members)):
         return True
-    if fmean(_of(at.nvlink_bytes_s) + _of(at.pcie_bytes_s) for at in members) < _LINK_BYTES_PER_S:
+    if fmean(map(_link_bytes_s, members)) < _LINK_BYTES_PER_S:
         return False
     spreads = [at.spread for at in members if at.spread is not None]
     if len(spreads) == len(members):
