@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dovetail.advice.sizing.market import NO_MARKET, Market
 from dovetail.advice.sizing.seen import JobSeen
 from dovetail.history.job_use import DeviceUse, JobUse
-from dovetail.history.records import HOUR_MS, USE_BINS, GpuSpan, Period, PodRecord
+from dovetail.history.records import HOUR_MS, USE_BINS, GpuSpan, HoldKind, Period, PodRecord
 
 H100, A100, T4, L4 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-L4"
 HOURS = 8 * 24
@@ -28,14 +28,14 @@ def bins(*parts: tuple[int, int]) -> tuple[int, ...]:
 def device(
     use: Sequence[tuple[int, int]] = ((120, HOURS),), activity: dict[str, int] | None = None, *, run: int = 0,
     pod: str = "p0", gpu: str = "g0", model: str = H100, peak_mib: int = 8 * 1024, place: GpuSpan | None = None,
-    **more: int,
+    kind: HoldKind = "whole", **more: int,
 ) -> DeviceUse:  # fmt: skip
     """A GPU that was held and measured for HOURS: (real use in thousandths, hours)."""
     measured_ms = sum(hours for _, hours in use) * HOUR_MS
     idle_ms = sum(hours for value, hours in use if value < 50) * HOUR_MS
     integrals = {name: value * measured_ms for name, value in (activity or QUIET).items()}
     return DeviceUse(
-        run, pod, gpu, model, "whole", 1000, more.get("held_ms", HOURS * HOUR_MS), measured_ms,
+        run, pod, gpu, model, kind, 1000 if kind == "whole" else 250, more.get("held_ms", HOURS * HOUR_MS), measured_ms,
         sum(value * hours for value, hours in use) * HOUR_MS, more.get("idle_ms", idle_ms), more.get("gap_ms", 0),
         more.get("hung_ms", 0), peak_mib, bins(*use), integrals, frozenset(range(-(-measured_ms // (24 * HOUR_MS)))),
         place,

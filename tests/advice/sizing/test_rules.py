@@ -15,7 +15,7 @@ from dovetail.advice.sizing.market import HourPrice, InstanceOffer, Market
 from dovetail.advice.sizing.rule import JobAdvice, SizeChange
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen
-from dovetail.history.records import HOUR_MS, GpuSpan
+from dovetail.history.records import HOUR_MS, GpuSpan, HoldKind
 from tests.advice.sizing.jobs import A100, BUSY, H100, HOURS, L4, QUIET, T4, device, gpus, job
 
 IO = {"sm": 150, "tensor": 50, "dram": 150, "engine": 400, "utilization": 500, "pcie_rx": 2_000_000_000}
@@ -418,6 +418,22 @@ def test_nothing_measured() -> None:
     found: JobAdvice = advice_for(job(device([], {})))
     assert (found.verdict, found.coverage_milli, found.p95_milli) == ("not enough data", 0, 0)
     assert found.missing.startswith("0 % of the time was measured")
+
+
+@pytest.mark.parametrize("kind", ["share", "instance"])
+def test_parts_of_gpus_are_right_or_not_examined(kind: HoldKind) -> None:
+    full = job(device([(520, HOURS)], {"utilization": 520}, kind=kind), kind="Deployment")
+    assert (advice_for(full).verdict, advice_for(full).missing) == ("right-sized", "")
+    half = advice_for(job(device([(480, HOURS)], {"utilization": 480}, kind=kind), kind="Deployment"))
+    assert (half.verdict, half.advice) == ("not enough data", ())
+    assert half.missing.startswith("its p99 of real use is at most 50 % of what it holds; whether a smaller part of a")
+    assert rules(job(device([(0, HOURS)], {"utilization": 0}, kind=kind), kind="Deployment")) == ["idle"]
+
+
+def test_what_the_use_of_a_shared_gpu_needs() -> None:
+    needs = "needs the agent's function `processes`, and no MPS"
+    assert needs in advice_for(job(device([(480, 12)], kind="share"))).missing
+    assert needs not in advice_for(job(device([(480, 12)], kind="instance"))).missing
 
 
 def test_names_of_rules_are_unique_and_each_states_risk_source_and_falsifier() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail.agent.exporter import use_hours as module
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners
+from dovetail.agent.exporter.shared_use import PartUse, SharedUse
 from dovetail.agent.exporter.use_hours import KEPT_HOURS, LONGEST_S, UseHours
 from dovetail.history.records import HOUR_MS, UseHour
 
@@ -160,7 +161,28 @@ def test_the_time_in_which_the_owner_changes_or_is_not_known_is_not_counted(node
     assert measured == {"p": 2000, "q": 1000 + 1500 + 1000, "": 1000}
 
 
-def test_a_gpu_that_several_pods_share_is_not_measured(node: Node, clocks: Clocks) -> None:
+def test_of_a_gpu_that_several_pods_share_each_has_its_own_use(
+    node: Node, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"p": PartUse(0.3, 700), "q": PartUse(0.04, 20)}
+    monkeypatch.setattr(SharedUse, "of", lambda *_: parts)
+    node.held(a="p,q")
+    for _ in range(3):
+        node.read()
+        clocks.s += 1
+    node.held(a="p,q,r")
+    node.read()  # What r has used since then is not known.
+    used = {pod: one for (_, pod, _), one in node.used().items()}
+    assert used.keys() == {"p", "q"}
+    assert (used["p"].measured_ms, used["p"].use, used["p"].idle_ms) == (2000, 300 * 2000, 0)
+    assert (used["p"].memory_peak_mib, used["p"].activity) == (700, {"utilization": 300 * 2000})
+    assert (used["q"].use, used["q"].idle_ms, used["q"].used_until_ms) == (40 * 2000, 2000, 0)
+
+
+def test_a_gpu_that_several_pods_share_is_not_measured_where_processes_are_not_seen(
+    node: Node, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SharedUse, "of", lambda *_: {})
     node.held(a="p,q", b="p,p")
     for _ in range(2):
         node.read("a")

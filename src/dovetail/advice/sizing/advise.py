@@ -56,11 +56,21 @@ def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, SizeProposal]]:
 def _missing(seen: JobSeen) -> str:
     """What advice on the size would need and there is not."""
     if seen.enough:
-        return "" if seen.gpu is not None else f"the memory of a GPU of the model {seen.model or '?'} is not known"
+        return _not_examined(seen)
     days, runs, coverage = len(seen.total.days), seen.use.runs, seen.use.coverage_milli
     if coverage < limits.LEAST_COVERAGE:
-        return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed"
+        shared = "; of a shared GPU that needs the agent's function `processes`, and no MPS" if seen.shared else ""
+        return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed{shared}"
     return f"measured days: {days}, runs: {runs}; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
+
+
+def _not_examined(seen: JobSeen) -> str:
+    """Why it is not known whether the size is right; "" if it is."""
+    if seen.gpu is None:
+        return f"the memory of a GPU of the model {seen.model or '?'} is not known"
+    if not seen.whole and seen.needed <= limits.FULL_PART:
+        return f"{seen.needed_text} of what it holds; whether a smaller part of a GPU is enough is not examined"
+    return ""
 
 
 def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal) -> SizingAdvice:

@@ -70,6 +70,11 @@ class JobSeen(Struct, frozen=True, dict=True):
         """Whether it held whole GPUs only."""
         return all(one.kind in ("whole", "claimed") and one.milli == 1000 for one in self.use.devices)
 
+    @property
+    def shared(self) -> bool:
+        """Whether it held GPUs that others held, too."""
+        return any(one.kind == "share" for one in self.use.devices)
+
     @cached_property
     def gpu(self) -> GpuProduct | None:
         """The model of all its GPUs; None if there are several, or it is not known."""

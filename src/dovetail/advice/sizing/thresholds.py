@@ -31,6 +31,8 @@ SHARED_MEMORY_LOAD = 800
 SAME_MEMORY = 980
 """GPUs of 80 GB differ by some hundred MiB."""
 MOST_SHARES = 8
+FULL_PART = 500
+"""Of a part of a GPU: one that needs more would not fit on half of it."""
 MIG_SLICES = 3
 """The largest MIG profile, in compute slices, that is advised: above it a card has room for one instance only."""
 NVLINK_PART = 50
