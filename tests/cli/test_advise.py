@@ -226,6 +226,43 @@ def test_savings_in_money_have_the_date_of_the_price(tmp_path: Path, store: Memo
     (job,) = json.loads(shown("ml/serve", "--prices", str(prices), "-o", "json"))["jobs"]
     saving = job["advice"][0]["saving"]
     assert saving["cost_micro"] == saving["gpu_s"] * 4_000_000 // 3600 and saving["currency"] == "USD"
+    both = json.loads(shown("--prices", str(prices), "-o", "json"))["jobs"]
+    cents = sum(one["saving"]["cost_micro"] for job in both for one in job["advice"]) // 10_000
+    assert f", and {cents / 100:,.2f} USD where prices are known." in shown("--prices", str(prices))
+    (row, *_) = csv.DictReader(io.StringIO(shown("ml/serve", "--prices", str(prices), "-o", "csv")))
+    assert float(row["saves-cost"]) == saving["cost_micro"] / 10**6
     prices.write_text(prices.read_text().replace("USD", "EUR"))
     result = run("--prices", str(prices), "--currency", "USD")
     assert result.exit_code == 1 and "name the rate" in result.output
+
+
+def test_the_same_gpus_for_less_at_list_prices(tmp_path: Path, store: MemoryReader) -> None:
+    """Two jobs on instances of AWS, at prices and dates of the built-in table; in a region without prices none."""
+    end_ms = START_MS + 240 * HOUR_MS
+    for name, region in (("here", "us-east-1"), ("there", "eu-north-1")):
+        span = GpuSpan(name, name, 0, 1, "NVIDIA-L4", "healthy", START_MS, instance_type="g6.16xlarge", region=region)
+        pod = PodRecord(
+            name, "ml", f"{name}-0", name, "Deployment", submitted_ms=START_MS, cpu_milli=3000, memory_mib=12_000
+        )
+        hold = GpuHold(name, name, 1000, "whole", START_MS)
+        store.write(HistoryBatch(end_ms, [span], [hold], [pod], list(_use(name, name, 240, 620, 20_000))))
+    page = " ".join(shown("here").split())
+    for text in (
+        "here: advice: instance", "a pod with 1 GPU requests 3 CPUs and 11.7 GiB; g6.16xlarge has 64 CPUs",
+        "select nodes by node.kubernetes.io/instance-type=g6.xlarge", "USD at prices of 2026-07-20",
+    ):  # fmt: skip
+        assert text in page, page
+    assert "there: right-sized" in shown("there")
+    assert "here: right-sized" in shown("here", "--no-list-prices", "--prices", str(_no_prices(tmp_path)))
+    manifest = tmp_path / "here.yaml"
+    manifest.write_text(MANIFEST.replace("name: serve", "name: here"))
+    record = tmp_path / "advice.json"
+    shown("here", "--fix", str(manifest), "--record", str(record))
+    assert "nodeSelector:\n        node.kubernetes.io/instance-type: g6.xlarge" in manifest.read_text()
+    assert [one["rule"] for one in json.loads(record.read_text())["advice"]] == ["instance"]
+
+
+def _no_prices(folder: Path) -> Path:
+    file = folder / "other.csv"
+    file.write_text("per,gpu_model,price_h,currency,price_date\ngpu,H100-SXM5,4.00,USD,2026-11-01\n")
+    return file

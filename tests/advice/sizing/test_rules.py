@@ -298,7 +298,7 @@ def spread(*nodes: str, activity: dict[str, int] = EXCHANGE, **more: Any) -> Job
 def test_gpus_that_exchange_and_are_apart_are_to_be_in_one_place() -> None:
     apart = one_rule(spread("a", "b", "a", "b"), "link")
     assert apart.change == SizeChange("annotate", key="dovetail.dev/topology-required", value="host")
-    assert "its 4 GPUs exchange much, and were in 2 nodes of 8" in apart.cause
+    assert "its 4 GPUs exchange much, and were in 2 nodes of 8 GPUs" in apart.cause
     # Together already: fewer GPUs, as before. With room for one in a node: no node has them all.
     assert rules(spread("a", "a", "a", "a")) == ["communication-bound"]
     assert rules(spread("a", "b", gpus=1)) == ["communication-bound"]

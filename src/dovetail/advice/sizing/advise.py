@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dovetail.advice.sizing import thresholds as limits
 from dovetail.advice.sizing.market import NO_MARKET, Market
@@ -94,9 +94,20 @@ def _saving(seen: JobSeen, proposal: SizeProposal) -> Saving:
 
 def by_saving(jobs: tuple[JobAdvice, ...]) -> tuple[JobAdvice, ...]:
     """The jobs with advice first, those with the largest saving before the others."""
-    return tuple(sorted(jobs, key=lambda one: (not one.advice, -saved_gpu_s(one), -one.held_gpu_s, one.job)))
+
+    def order(one: JobAdvice) -> tuple[bool, int, int, int, str]:
+        micro, _ = saved_cost([one]) or (0, "")
+        return not one.advice, -saved_gpu_s(one), -micro, -one.held_gpu_s, one.job
+
+    return tuple(sorted(jobs, key=order))
 
 
 def saved_gpu_s(job: JobAdvice) -> int:
     """What all the advice for a job would have saved, in GPU-seconds."""
     return sum(one.saving.gpu_s for one in job.advice)
+
+
+def saved_cost(jobs: Iterable[JobAdvice]) -> tuple[int, str] | None:
+    """The same of jobs in money, as far as prices are known: millionths of the currency, of which an answer has one."""
+    savings = [one.saving for job in jobs for one in job.advice if one.saving.cost_micro is not None]
+    return (sum(one.cost_micro or 0 for one in savings), savings[0].currency) if savings else None

@@ -163,7 +163,9 @@ def _link(seen: JobSeen) -> SizeProposal | None:
             gain=_WAITING, change=SizeChange("annotate", key=_TOPOLOGY, value="zone"),
         )  # fmt: skip
     if (apart := links.over_nodes(seen)) is not None:
-        cause = f"its {seen.devices} GPUs exchange much, and were in {apart.nodes} nodes of {apart.node_gpus}: the "
+        cause = (
+            f"its {seen.devices} GPUs exchange much, and were in {apart.nodes} nodes of {apart.node_gpus} GPUs: the "
+        )
         if apart.fewest == 1:
             return SizeProposal(
                 f"{cause}network is slower than the links in a node, which holds all of them",
