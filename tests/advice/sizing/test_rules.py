@@ -265,6 +265,10 @@ def test_spot_in_money_has_the_interruptions_in_it() -> None:
     assert found.saving.cost_micro == HOURS * (5_000_000 - round(2_000_000 * slowdown))
     assert (found.saving.currency, found.saving.price_date) == ("USD", "2026-11-01")
     assert "takes 113 % of its time if a node is interrupted every 8.0 h (assumed)" in found.action
+    # A start that takes longer is a restart that does.
+    slow = job(busy, market=prices(500, 200), pod={**saves, "bound_ms": 1, "started_ms": 3_600_001})
+    slowdown = Interrupted(120, 3600, 8 * 3600).slowdown(3600)
+    assert one_rule(slow, "spot").saving.cost_micro == HOURS * (5_000_000 - round(2_000_000 * slowdown))
     # It needs no spot nodes in the cluster, but a price at which it pays, with the interruptions.
     for spot, expected in ((390, ["spot"]), (405, []), (500, []), (None, [])):
         assert rules(job(busy, market=prices(500, spot), pod=saves)) == expected
@@ -338,6 +342,9 @@ def test_gpus_of_a_pod_that_nvlink_does_not_connect() -> None:
     none = one_rule(pair("NVIDIA-L40S", models=(H100, "NVIDIA-A100-80GB-PCIe", T4)), "link")
     assert none.change == SizeChange("select", key="nvidia.com/gpu.product", value=H100)
     assert rules(pair("NVIDIA-L40S", models=(T4,))) == ["communication-bound"]
+    # Of cards with bridges not every pair has one.
+    bridges = one_rule(pair("NVIDIA-L40S", models=("NVIDIA-A100-80GB-PCIe", "NVIDIA-H200")), "link")
+    assert bridges.change is not None and bridges.change.value == "NVIDIA-H200"
 
 
 SMALL_KERNELS = {"sm": 200, "tensor": 50, "dram": 150, "engine": 700, "utilization": 800}
@@ -352,6 +359,12 @@ def test_few_cpus_for_each_gpu() -> None:
     assert found.change == SizeChange("cpu", 4) and "requests 2 CPUs for each GPU" in found.cause
     assert one_rule(asked(6000, 2), "few-cpus").change == SizeChange("cpu", 3)
     assert rules(asked(4000)) == [] and rules(asked(0)) == []
+
+
+def test_prices_in_two_currencies_are_not_compared() -> None:
+    dear, cheap = cents_of(500), cents_of(100)
+    assert dear.above(cheap, 800) and not dear.above(cheap, 801)
+    assert not dear.above(HourPrice(1, "EUR", "2026-11-01"), 0)
 
 
 def offers(**price_of: int) -> Market:
@@ -397,6 +410,10 @@ def test_gpus_that_work_together_stay_in_one_machine() -> None:
     fits = {"cpu_milli": 2000, "memory_mib": 16_384}
     seen = job(*apart, kind="Deployment", market=Market(offers=lambda span: table), pod=fits)
     assert one_rule(seen, "instance").change.value == "x6"
+    # Pods that work together are not spread over machines with one GPU each, as replicas may be.
+    for kind, expected in (("Job", "x4"), ("Deployment", "x1")):
+        seen = job(*apart, kind=kind, market=Market(offers=lambda span: table[:3]), pod=fits)
+        assert one_rule(seen, "instance").change.value == expected
 
 
 def test_a_machine_with_more_cpus_for_what_waits_for_data() -> None:
