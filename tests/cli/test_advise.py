@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dovetail.cli import cli
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.history_store import HistorySource
-from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
+from dovetail.history.records import HOUR_MS, USE_BINS, Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.store import HistoryReader, StoreError
 from tests.cli.answers import answer as checked
 from tests.history.memory_reader import MemoryReader
@@ -260,6 +260,34 @@ def test_the_same_gpus_for_less_at_list_prices(tmp_path: Path, store: MemoryRead
     shown("here", "--fix", str(manifest), "--record", str(record))
     assert "nodeSelector:\n        node.kubernetes.io/instance-type: g6.xlarge" in manifest.read_text()
     assert [one["rule"] for one in json.loads(record.read_text())["advice"]] == ["instance"]
+
+
+MARKUP = "[bold red]x[/]\x1b[31m<b>\u202e=1+1"
+
+
+def test_pods_without_an_owner_and_names_with_markup(store: MemoryReader) -> None:
+    """A pod on its own, of nobody, whose labels, message and model are what somebody chose."""
+    span = GpuSpan("g9", "n9", 0, 1, MARKUP, "healthy", START_MS)
+    pod = PodRecord("p9", "ml", "alone", "", labels={MARKUP: MARKUP}, submitted_ms=START_MS, outcome="Failed",
+                    ended_ms=START_MS + 240 * HOUR_MS, message=f"CUDA out of memory {MARKUP}")  # fmt: skip
+    hold = GpuHold("p9", "g9", 1000, "whole", START_MS, START_MS + 240 * HOUR_MS)
+    store.write(HistoryBatch(START_MS + 240 * HOUR_MS, [span], [hold], [pod], list(_use("g9", "p9", 240, 80, 7000))))
+    page = run("ml/alone", width=200).output
+    assert "an unknown user, queue not known; other, 1 x [bold red]x[/]" in page
+    assert "\x1b[31m" not in page and "\u202e" not in page
+    assert "alone: advice: out-of-memory" in page
+    assert json.loads(shown("ml/alone", "-o", "json"))["jobs"][0]["model"] == MARKUP
+    assert "\x1b" not in shown("-o", "csv")
+
+
+def test_a_time_without_records_is_not_measured(store: MemoryReader) -> None:
+    """The service held its GPU on while nothing was written for eight of the ten days."""
+    for hour in [one for one in store.use(store.until) if one.pod_uid == "p0"][48:]:
+        store.write(HistoryBatch(store.until.end_ms, use=[replace(hour, measured_ms=0, use=0, histogram=())]))
+    store.write(HistoryBatch(store.until.end_ms, gaps=[Gap(START_MS + 48 * HOUR_MS, store.until.end_ms, "not run")]))
+    page = " ".join(shown("ml/serve").split())
+    assert "not enough data" in page and "20 % of the time was measured; 50 % are needed" in page
+    assert "20 % of 240 GPU hours was measured" in page
 
 
 def _no_prices(folder: Path) -> Path:

@@ -44,7 +44,7 @@ def page(one: JobAdvice, console: Console) -> None:
         f"{percent(one.coverage_milli)} of {hours(one.held_gpu_s)} was measured",
     )  # fmt: skip
     if one.missing:
-        _line(console, "missing", one.missing)
+        _line(console, "missing", foreign(one.missing))
     _line(
         console, "real use",
         f"p50 at most {percent(one.p50_milli)}, p95 at most {percent(one.p95_milli)}, mean {percent(one.mean_milli)}, "

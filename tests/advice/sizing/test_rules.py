@@ -208,8 +208,11 @@ def test_sharing_is_for_services_whose_memory_fits_together() -> None:
 
 
 def test_lack_of_memory() -> None:
-    failed = job(device([(90, HOURS)]), messages=("torch.OutOfMemoryError: CUDA out of memory. Tried ...",))
-    assert rules(failed) == ["out-of-memory"]
+    for message in (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried ...", "RuntimeError: CUDA out of memory. Tried ...",
+        "CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY",
+    ):  # fmt: skip
+        assert rules(job(device([(90, HOURS)]), messages=(message,))) == ["out-of-memory"], message
     assert rules(job(device([(90, HOURS)]), messages=("OOMKilled",))) == ["mig"]
 
 

@@ -17,7 +17,7 @@ from dovetail.advice.sizing.rule import SizeChange, SizeProposal, SizingRule
 from dovetail.advice.sizing.seen import JobSeen, gib, percent
 from dovetail.monitoring.bottleneck import COMMUNICATION, HUNG, STRAGGLER
 
-_OUT_OF_MEMORY = re.compile(r"CUDA(_ERROR_| error: )?out[ _]of[ _]memory|OutOfMemoryError: CUDA", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"CUDA(_ERROR_| error: | )out[ _]of[ _]memory|OutOfMemoryError: CUDA", re.IGNORECASE)
 _HOUR_MS = 3_600_000
 _INSTANCE_TYPE, _PRODUCT = "node.kubernetes.io/instance-type", "nvidia.com/gpu.product"
 _TOPOLOGY, _NVLINK = "dovetail.dev/topology-required", "dovetail.dev/nvlink"
