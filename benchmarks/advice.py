@@ -6,8 +6,8 @@
 Each seed makes jobs of every kind of `KINDS`, with random sizes, hours and loads. Their use is noisy and has gaps, as
 readings have: hours without data, hours of which a part was measured, readings that are far off. The right answer
 for each kind is beside it. Precision: of all pieces of advice, the part that is right for its job.
-Recall: of the jobs for which there is right advice, those that got it. Unsafe is advice that would take from a job of
-which the truth shows that it needs all that it has.
+Recall: of the jobs for which there is right advice, those that got it. Unsafe is advice that would take GPUs from a job
+that needs all that it has: to which no such advice is right, or a service with a high p95.
 """
 
 from __future__ import annotations
@@ -22,9 +22,20 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from dovetail.advice.sizing.advise import advise
+from dovetail.advice.sizing.market import HourPrice, InstanceOffer, Market
 from dovetail.advice.sizing.rule import JobAdvice
 from dovetail.history.job_use import job_uses
-from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, Outcome, Period, PodRecord, UseHour
+from dovetail.history.records import (
+    HOUR_MS,
+    USE_BINS,
+    GpuHold,
+    GpuSpan,
+    HoldKind,
+    Outcome,
+    Period,
+    PodRecord,
+    UseHour,
+)
 from dovetail.monitoring.real_use import PARTS, default
 from tests.history.memory_reader import MemoryReader
 
@@ -35,6 +46,11 @@ STEPS = 20
 _STEP_MS = HOUR_MS // STEPS
 _IDLE = default("idle_util")
 H100, A100, L40S, L4 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S", "NVIDIA-L4"
+A100_PCIE = "NVIDIA-A100-80GB-PCIe"
+CENTS = {A100: (400, 170), L40S: (200, 195), L4: (100, None)}
+"""What an hour of a GPU costs, and on spot."""
+L4_MACHINES = {4: 71, 16: 115, 64: 340}
+"""By the number of CPUs the cents for an hour of a machine with one L4."""
 SHRINKS = frozenset(("unused-gpus", "mig", "fewer-gpus", "smaller-gpu", "share", "idle", "communication-bound"))
 
 Reading = dict[str, float]
@@ -50,6 +66,7 @@ class Load(Struct, frozen=True):
     engine: float = 0.0
     memory_copy: float = 0.0
     pcie: float = 1e7
+    sent: float = 1e6
     nvlink: float = 0.0
     power: float = 0.2
 
@@ -71,7 +88,9 @@ LoadAt = Callable[[Random, int, int, int], Load]
 
 
 class Shape(Struct, frozen=True):
-    """A job: `runs` of `hours` each, evenly over the days, of `pods` with `gpus` each."""
+    """A job: `runs` of `hours` each, evenly over the days, of `pods` with `gpus` each. Of the last hour of a run so
+    many `steps` belong to it. Its GPUs are in one node, or with `node_gpus` each pod is in a node with so many, in a
+    zone of its own with `zones`. `requests` are fields of the pods; `held` and `milli` are what a pod holds."""
 
     load: LoadAt
     memory_mib: int
@@ -85,6 +104,13 @@ class Shape(Struct, frozen=True):
     interrupted: bool = False
     name: str = ""
     noise: float = 1.0
+    steps: int = STEPS
+    node_gpus: int = 0
+    zones: bool = False
+    instance_type: str = ""
+    requests: dict[str, int] = {}
+    held: HoldKind = "whole"
+    milli: int = 1000
 
 
 class Kind(Struct, frozen=True):
@@ -114,8 +140,8 @@ def _tensor_bound(random: Random) -> Shape:
 
 def _memory_bound(random: Random) -> Shape:
     load = Load(random.uniform(0.34, 0.42), random.uniform(0.02, 0.08), random.uniform(0.6, 0.78), 0.9, 0.6, power=0.6)
-    kind = random.choice(("Deployment", "Job"))
-    return Shape(_steady(load), random.randint(15, 30) * 1024, kind, random.choice((H100, A100)))
+    kind, model = random.choice((("Deployment", H100), ("Deployment", A100), ("Job", H100)))
+    return Shape(_steady(load), random.randint(15, 30) * 1024, kind, model)
 
 
 def _too_large(random: Random) -> Shape:
@@ -286,6 +312,106 @@ def _spot(random: Random) -> Shape:
     return Shape(_steady(load), 60 * 1024, model=A100, runs=9, hours=10, interrupted=True)
 
 
+def _declares(random: Random) -> Shape:
+    """One long run that declares how often it saves, on GPUs that cost less than half on spot."""
+    load = Load(random.uniform(0.7, 0.85), 0.55, 0.4, 0.97, power=0.9)
+    saves = {"checkpoint_interval_ms": random.choice((600_000, 1_800_000, 3_600_000))}
+    return Shape(_steady(load), random.randint(30, 70) * 1024, model=A100, gpus=random.choice((1, 8)), requests=saves)
+
+
+def _short_runs(random: Random) -> Shape:
+    load = Load(random.uniform(0.7, 0.85), 0.55, 0.4, 0.97, power=0.9)
+    return Shape(_steady(load), 60 * 1024, model=A100, runs=60, hours=1, steps=random.randint(12, 18))
+
+
+def _does_not_save(random: Random) -> Shape:
+    load = Load(random.uniform(0.7, 0.85), 0.55, 0.4, 0.97, power=0.9)
+    runs, hours = random.choice(((1, DAYS * 24), (8, 20)))
+    return Shape(_steady(load), random.randint(30, 70) * 1024, model=A100, runs=runs, hours=hours)
+
+
+def _spot_costs_the_same(random: Random) -> Shape:
+    load = Load(random.uniform(0.7, 0.85), 0.55, 0.4, 0.97, power=0.9)
+    saves = {"checkpoint_interval_ms": 1_800_000}
+    return Shape(_steady(load), random.randint(30, 42) * 1024, model=L40S, requests=saves)
+
+
+def _apart(random: Random) -> Shape:
+    """GPUs that one node would hold, in several: little is exchanged, as the network is slow."""
+    moved = random.uniform(0.4e9, 3e9)
+    load = Load(random.uniform(0.2, 0.42), random.uniform(0.05, 0.12), 0.2, random.uniform(0.5, 0.9), 0.1, moved,
+                moved * random.uniform(0.75, 1.0), power=0.5)  # fmt: skip
+    gpus, pods = random.choice(((1, 2), (2, 2), (1, 4), (4, 2), (2, 4)))
+    return Shape(_steady(load), random.randint(40, 70) * 1024, gpus=gpus, pods=pods, runs=8, hours=20,
+                 node_gpus=8, zones=random.random() < 0.3)  # fmt: skip
+
+
+def _loads_apart(random: Random) -> Shape:
+    """In several nodes, too, but what it waits for is data: that is received, and little is sent."""
+    received = random.uniform(1.5e9, 5e9)
+    load = Load(random.uniform(0.08, 0.22), 0.06, 0.15, random.uniform(0.3, 0.5), 0.3, received,
+                received * random.uniform(0.02, 0.3), power=0.4)  # fmt: skip
+    pods = random.choice((2, 4))
+    return Shape(_steady(load), random.randint(10, 60) * 1024, pods=pods, runs=8, hours=20, node_gpus=8)
+
+
+def _no_nvlink(random: Random) -> Shape:
+    """A pair of cards that have bridges, and not between these two."""
+    moved = random.uniform(2e9, 12e9)
+    load = Load(random.uniform(0.2, 0.45), random.uniform(0.05, 0.12), 0.2, random.uniform(0.5, 0.9), 0.2, moved, moved,
+                nvlink=1e5, power=0.5)  # fmt: skip
+    return Shape(_steady(load), random.randint(40, 70) * 1024, model=A100_PCIE, gpus=2, runs=8, hours=20)
+
+
+def _over_full_nodes(random: Random) -> Shape:
+    """Two whole nodes with a fast network, which exchange much, and are busy."""
+    load = Load(random.uniform(0.65, 0.85), random.uniform(0.4, 0.6), 0.4, 0.97, 0.2, 1e10, 9e9, 6e10, power=0.9)
+    return Shape(_steady(load), random.randint(50, 75) * 1024, gpus=8, pods=2, runs=8, hours=20, node_gpus=8)
+
+
+def _few_cpus(random: Random) -> Shape:
+    """Kernels are started by too few CPUs."""
+    load = Load(random.uniform(0.1, 0.2), random.uniform(0.02, 0.08), 0.1, random.uniform(0.5, 0.9), 0.1, power=0.4)
+    gpus = random.choice((1, 4))
+    asked = {"cpu_milli": gpus * random.choice((1000, 2000, 3000))}
+    return Shape(_steady(load), random.randint(30, 70) * 1024, gpus=gpus, runs=8, hours=20, requests=asked)
+
+
+def _large_machine(random: Random) -> Shape:
+    """A GPU in a machine with 64 CPUs, of which it asks for three."""
+    load = Load(random.uniform(0.6, 0.8), random.uniform(0.3, 0.45), 0.4, 0.95, power=0.8)
+    asked = {"cpu_milli": random.randint(1, 3) * 1000, "memory_mib": random.randint(4, 12) * 1024}
+    return Shape(_steady(load), random.randint(10, 20) * 1024, "Deployment", L4, instance_type="l4-64", requests=asked)
+
+
+def _needs_its_machine(random: Random) -> Shape:
+    made = _large_machine(random)
+    asked = random.choice(({"cpu_milli": 50_000, "memory_mib": 4096}, {"cpu_milli": 1000, "memory_mib": 200_000}, {}))
+    return replace(made, requests=asked)
+
+
+def _sharded_service(random: Random) -> Shape:
+    """A model over several GPUs that serves bursts: between them its GPUs wait for requests, not for one another."""
+    part, nvlink = random.uniform(0.2, 0.4), random.uniform(1e10, 6e10)
+
+    def load(random: Random, gpu: int, hour: int, step: int) -> Load:
+        works = Random(hour * STEPS + step).random() < part
+        return Load(0.9, 0.8, 0.6, 1.0, nvlink=nvlink, power=0.9) if works else Load(0.05, 0.0, 0.05, 0.2)
+
+    return Shape(load, random.randint(50, 70) * 1024, "LeaderWorkerSet", gpus=4)
+
+
+def _time_sliced(random: Random) -> Shape:
+    """The use of a GPU that several pods share is not measured."""
+    made = _mig_sized(random)
+    return replace(made, held="share", milli=random.choice((250, 500)), missing=1.0)
+
+
+def _fits_its_instance(random: Random) -> Shape:
+    load = Load(random.uniform(0.7, 0.9), random.uniform(0.5, 0.7), 0.4, 0.9, power=0.5)
+    return Shape(_steady(load), random.randint(4, 9) * 1024, "Deployment", held="instance", milli=142)
+
+
 def _short(random: Random) -> Shape:
     made = random.choice((_mig_sized, _io_bound, _too_large, _too_many))(random)
     return Shape(made.load, made.memory_mib, made.kind, made.model, made.gpus, hours=random.randint(20, 100))
@@ -324,6 +450,20 @@ KINDS: tuple[Kind, ...] = (
     _of("small service", _shares, "share"),
     _of("right-sized training", _right_sized),
     _of("training with checkpoints", _spot, "spot"),
+    _of("declares checkpoints", _declares, "spot"),
+    _of("short runs", _short_runs, "spot"),
+    _of("long runs that are not saved", _does_not_save, "checkpoints"),
+    _of("spot that costs the same", _spot_costs_the_same),
+    _of("apart over a slow link", _apart, "link"),
+    _of("loading data in several nodes", _loads_apart, "io-bound"),
+    _of("pair without NVLink", _no_nvlink, "link"),
+    _of("two full nodes", _over_full_nodes),
+    _of("few CPUs", _few_cpus, "few-cpus"),
+    _of("small job in a large machine", _large_machine, "instance"),
+    _of("job that needs its machine", _needs_its_machine),
+    _of("sharded service", _sharded_service),
+    _of("time-sliced service", _time_sliced, verdict="not enough data"),
+    _of("MIG instance that fits", _fits_its_instance),
     _of("short history", _short, verdict="not enough data"),
     _of("sparse data", _sparse, verdict="not enough data"),
 )
@@ -335,9 +475,12 @@ def made_of(random: Random, shape: Shape, number: int) -> Made:
     name = shape.name or f"job-{number}"
     gap = max(0, DAYS * 24 - shape.runs * shape.hours) // shape.runs
     gpus = [f"GPU-{number}-{i}" for i in range(shape.gpus * shape.pods)]
-    made.spans = [
-        GpuSpan(gpu, f"n{number}", i, len(gpus), shape.model, "healthy", START_MS) for i, gpu in enumerate(gpus)
-    ]
+    for i, uuid in enumerate(gpus):
+        node = i // shape.gpus if shape.node_gpus else 0
+        made.spans.append(GpuSpan(
+            uuid, f"n{number}-{node}", i, shape.node_gpus or len(gpus), shape.model, "healthy", START_MS,
+            instance_type=shape.instance_type, zone=f"z{node if shape.zones else 0}",
+        ))  # fmt: skip
     for run in range(shape.runs):
         first = run * (shape.hours + gap)
         cut = shape.hours // 2 if shape.interrupted else shape.hours
@@ -348,14 +491,18 @@ def made_of(random: Random, shape: Shape, number: int) -> Made:
                 uid = f"{number}-{run}-{part}-{pod}"
                 outcome: Outcome = "Evicted" if shape.interrupted and not part else "Completed"
                 start_ms, end_ms = START_MS + begin * HOUR_MS, START_MS + end * HOUR_MS
+                end_ms -= (STEPS - shape.steps) * _STEP_MS
                 made.pods.append(PodRecord(
                     uid, "ml", f"{name}-{pod}", name, shape.kind, user="ada", submitted_ms=start_ms, bound_ms=start_ms,
-                    started_ms=start_ms, ended_ms=end_ms, outcome=outcome,
+                    started_ms=start_ms, ended_ms=end_ms, outcome=outcome, **shape.requests,  # type: ignore[arg-type]
                 ))  # fmt: skip
                 for own in range(shape.gpus):
                     gpu = pod * shape.gpus + own
-                    made.holds.append(GpuHold(uid, gpus[gpu], 1000, "whole", start_ms, end_ms))
-                    hours = (hour_of(random, shape, gpu, hour) for hour in range(begin, end))
+                    made.holds.append(GpuHold(uid, gpus[gpu], shape.milli, shape.held, start_ms, end_ms))
+                    hours = (
+                        hour_of(random, shape, gpu, hour, shape.steps if hour == end - 1 else STEPS)
+                        for hour in range(begin, end)
+                    )
                     made.use += [
                         UseHour(gpus[gpu], uid, START_MS + hour * HOUR_MS, *sums)
                         for hour, sums in zip(range(begin, end), hours, strict=True)
@@ -365,15 +512,15 @@ def made_of(random: Random, shape: Shape, number: int) -> Made:
 
 
 def hour_of(
-    random: Random, shape: Shape, gpu: int, hour: int
+    random: Random, shape: Shape, gpu: int, hour: int, steps: int = STEPS
 ) -> tuple[int, int, int, int, tuple[int, ...], dict[str, int]] | None:
-    """The sums of an hour; None where nothing was measured."""
+    """The sums of so many steps of an hour; None where nothing was measured."""
     if random.random() < shape.missing:
         return None
     measured_ms = use = idle_ms = 0
     histogram = [0] * USE_BINS
     activity: Counter[str] = Counter()
-    until = STEPS if random.random() < 0.95 else random.randint(1, STEPS)
+    until = steps if random.random() < 0.95 else random.randint(1, steps)
     for step in range(until):
         reading = reading_of(random, shape.load(random, gpu, hour, step), shape.noise)
         real = sum(part.weight * reading[part.activity] for part in PARTS)
@@ -400,8 +547,26 @@ def reading_of(random: Random, load: Load, noise: float = 1.0) -> Reading:
     return {
         "sm": noisy(load.sm), "tensor": noisy(load.tensor), "dram": noisy(load.dram), "engine": engine,
         "utilization": 1.0 if engine > 0.5 else engine, "memory_copy": noisy(load.memory_copy), "power": load.power,
-        "pcie_rx": load.pcie * factor, "nvlink_tx": load.nvlink * factor,
+        "pcie_rx": load.pcie * factor, "pcie_tx": load.sent * factor, "nvlink_tx": load.nvlink * factor,
     }  # fmt: skip
+
+
+def _cents(cents: int | None) -> HourPrice | None:
+    return HourPrice(cents * 10_000, "USD", "2026-11-01") if cents is not None else None
+
+
+def _price_of(span: GpuSpan) -> HourPrice | None:
+    return _cents(CENTS.get(span.model, (None, None))[span.spot])
+
+
+def _machines(span: GpuSpan) -> list[InstanceOffer]:
+    """Those of the table, for a GPU that is in one of them."""
+    table = L4_MACHINES if span.instance_type else {}
+    prices = {cpus: HourPrice(cents * 10_000, "USD", "2026-11-01") for cpus, cents in table.items()}
+    return [InstanceOffer(f"l4-{cpus}", 1, cpus * 1000, cpus * 4096, price) for cpus, price in prices.items()]
+
+
+MARKET = Market(lambda model: None, _price_of, _machines)
 
 
 class Answer(Struct, frozen=True):
@@ -428,13 +593,15 @@ def answers(seed: int, each: int = 1, noise: float = 1.0) -> Iterator[Answer]:
     end_ms = START_MS + DAYS * 24 * HOUR_MS
     for kind, made in zip(all_kinds, jobs, strict=True):
         reader = MemoryReader(Period(START_MS, end_ms), [*made.spans, *spare], made.holds, made.pods, made.use)
-        (found,) = advise(job_uses(reader, Period(START_MS, end_ms)))
+        (found,) = advise(job_uses(reader, Period(START_MS, end_ms)), MARKET)
         yield _answer(seed, kind, found)
 
 
 def _answer(seed: int, kind: Kind, found: JobAdvice) -> Answer:
     advised = tuple(one.rule for one in found.advice)
-    unsafe = not kind.right and not SHRINKS.isdisjoint(advised)
+    shrinks = SHRINKS.intersection(advised)
+    loaded = found.workload == "serving" and found.p95_milli >= 700
+    unsafe = bool(shrinks - kind.right or (shrinks and loaded))
     return Answer(
         seed, kind.name, tuple(sorted(kind.right)), advised, found.verdict, found.verdict == kind.verdict, unsafe
     )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dovetail.cli import cli
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.history_store import HistorySource
-from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
+from dovetail.history.records import HOUR_MS, USE_BINS, Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.store import HistoryReader, StoreError
 from tests.cli.answers import answer as checked
 from tests.history.memory_reader import MemoryReader
@@ -111,7 +111,9 @@ def test_the_forms_of_a_list() -> None:
     assert (answer["apiVersion"], answer["kind"]) == ("dovetail.dev/cli.v1", "JobAdviceList")
     first = answer["jobs"][0]
     assert first["job"] == "ml/serve" and first["held_gpu_s"] == 240 * 3600
-    assert first["advice"][0]["change"] == {"kind": "mig", "amount": 0, "resource": "nvidia.com/mig-1g.10gb"}
+    assert first["advice"][0]["change"] == {
+        "kind": "mig", "amount": 0, "resource": "nvidia.com/mig-1g.10gb", "key": "", "value": ""
+    }  # fmt: skip
     assert first["advice"][0]["falsifier"]
 
 
@@ -224,6 +226,71 @@ def test_savings_in_money_have_the_date_of_the_price(tmp_path: Path, store: Memo
     (job,) = json.loads(shown("ml/serve", "--prices", str(prices), "-o", "json"))["jobs"]
     saving = job["advice"][0]["saving"]
     assert saving["cost_micro"] == saving["gpu_s"] * 4_000_000 // 3600 and saving["currency"] == "USD"
+    both = json.loads(shown("--prices", str(prices), "-o", "json"))["jobs"]
+    cents = sum(one["saving"]["cost_micro"] for job in both for one in job["advice"]) // 10_000
+    assert f", and {cents / 100:,.2f} USD where prices are known." in shown("--prices", str(prices))
+    (row, *_) = csv.DictReader(io.StringIO(shown("ml/serve", "--prices", str(prices), "-o", "csv")))
+    assert float(row["saves-cost"]) == saving["cost_micro"] / 10**6
     prices.write_text(prices.read_text().replace("USD", "EUR"))
     result = run("--prices", str(prices), "--currency", "USD")
     assert result.exit_code == 1 and "name the rate" in result.output
+
+
+def test_the_same_gpus_for_less_at_list_prices(tmp_path: Path, store: MemoryReader) -> None:
+    """Two jobs on instances of AWS, at prices and dates of the built-in table; in a region without prices none."""
+    end_ms = START_MS + 240 * HOUR_MS
+    for name, region in (("here", "us-east-1"), ("there", "eu-north-1")):
+        span = GpuSpan(name, name, 0, 1, "NVIDIA-L4", "healthy", START_MS, instance_type="g6.16xlarge", region=region)
+        pod = PodRecord(
+            name, "ml", f"{name}-0", name, "Deployment", submitted_ms=START_MS, cpu_milli=3000, memory_mib=12_000
+        )
+        hold = GpuHold(name, name, 1000, "whole", START_MS)
+        store.write(HistoryBatch(end_ms, [span], [hold], [pod], list(_use(name, name, 240, 620, 20_000))))
+    page = " ".join(shown("here").split())
+    for text in (
+        "here: advice: instance", "a pod with 1 GPU requests 3 CPUs and 11.7 GiB; g6.16xlarge has 64 CPUs",
+        "select nodes by node.kubernetes.io/instance-type=g6.xlarge", "USD at prices of 2026-07-20",
+    ):  # fmt: skip
+        assert text in page, page
+    assert "there: right-sized" in shown("there")
+    assert "here: right-sized" in shown("here", "--no-list-prices", "--prices", str(_no_prices(tmp_path)))
+    manifest = tmp_path / "here.yaml"
+    manifest.write_text(MANIFEST.replace("name: serve", "name: here"))
+    record = tmp_path / "advice.json"
+    shown("here", "--fix", str(manifest), "--record", str(record))
+    assert "nodeSelector:\n        node.kubernetes.io/instance-type: g6.xlarge" in manifest.read_text()
+    assert [one["rule"] for one in json.loads(record.read_text())["advice"]] == ["instance"]
+
+
+MARKUP = "[bold red]x[/]\x1b[31m<b>\u202e=1+1"
+
+
+def test_pods_without_an_owner_and_names_with_markup(store: MemoryReader) -> None:
+    """A pod on its own, of nobody, whose labels, message and model are what somebody chose."""
+    span = GpuSpan("g9", "n9", 0, 1, MARKUP, "healthy", START_MS)
+    pod = PodRecord("p9", "ml", "alone", "", labels={MARKUP: MARKUP}, submitted_ms=START_MS, outcome="Failed",
+                    ended_ms=START_MS + 240 * HOUR_MS, message=f"CUDA out of memory {MARKUP}")  # fmt: skip
+    hold = GpuHold("p9", "g9", 1000, "whole", START_MS, START_MS + 240 * HOUR_MS)
+    store.write(HistoryBatch(START_MS + 240 * HOUR_MS, [span], [hold], [pod], list(_use("g9", "p9", 240, 80, 7000))))
+    page = run("ml/alone", width=200).output
+    assert "an unknown user, queue not known; other, 1 x [bold red]x[/]" in page
+    assert "\x1b[31m" not in page and "\u202e" not in page
+    assert "alone: advice: out-of-memory" in page
+    assert json.loads(shown("ml/alone", "-o", "json"))["jobs"][0]["model"] == MARKUP
+    assert "\x1b" not in shown("-o", "csv")
+
+
+def test_a_time_without_records_is_not_measured(store: MemoryReader) -> None:
+    """The service held its GPU on while nothing was written for eight of the ten days."""
+    for hour in [one for one in store.use(store.until) if one.pod_uid == "p0"][48:]:
+        store.write(HistoryBatch(store.until.end_ms, use=[replace(hour, measured_ms=0, use=0, histogram=())]))
+    store.write(HistoryBatch(store.until.end_ms, gaps=[Gap(START_MS + 48 * HOUR_MS, store.until.end_ms, "not run")]))
+    page = " ".join(shown("ml/serve").split())
+    assert "not enough data" in page and "20 % of the time was measured; 50 % are needed" in page
+    assert "20 % of 240 GPU hours was measured" in page
+
+
+def _no_prices(folder: Path) -> Path:
+    file = folder / "other.csv"
+    file.write_text("per,gpu_model,price_h,currency,price_date\ngpu,H100-SXM5,4.00,USD,2026-11-01\n")
+    return file

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 from dovetail.cli import cli
 from dovetail.history.prometheus.publication import Publication
 from dovetail.history.records import DAY_MS
+from dovetail.history.sqlite.file import FORMAT
 from tests.cli.cost_history import write
 from tests.history.prometheus.served import Scraped, scraped
 from tests.terminal import environment
@@ -46,6 +49,25 @@ def test_a_prometheus_that_is_away_is_named_without_its_password(command: str) -
     assert result.output.startswith("Error: Prometheus at http://127.0.0.1:1/prefix: cannot be read: ")
     assert result.output.endswith("; see whether it runs, and whether you may ask it\n")
     assert "secret" not in result.output
+
+
+@pytest.mark.parametrize("command", ["cost", "report", "idle", "advise", "capacity", "history"])
+def test_a_file_that_cannot_be_used_is_named_with_what_to_do(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "history.db"
+    write(file)
+    with closing(sqlite3.connect(file)) as store:
+        store.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    newer = run(command, "--store", str(file))
+    assert newer.exit_code == 1
+    assert f"Error: {file}: it is of format {FORMAT + 1}" in newer.output and "or a newer one" in newer.output
+    with closing(sqlite3.connect(file)) as store:
+        store.execute(f"PRAGMA user_version = {FORMAT}")
+        for table in ("spans", "holds", "pods"):
+            store.execute(f"DROP TABLE {table}")
+    damaged = run(command, "--store", str(file))
+    assert damaged.exit_code == 1 and damaged.output.startswith(f"Error: {file}: it ")
+    file.write_bytes(b"no database" * 1000)
+    assert "it is no SQLite file, or it is damaged" in run(command, "--store", str(file)).output
 
 
 def test_it_reads_the_history_that_matches(tmp_path: Path) -> None:

@@ -117,6 +117,27 @@ def test_what_a_job_held_and_how_much_of_it_was_measured() -> None:
     assert [(one.run, one.gpu) for one in job.members()] == [(0, "a"), (0, "b"), (1, "a")]
 
 
+def test_gpus_are_in_the_node_that_they_were_in_when_they_were_held() -> None:
+    """A node is renamed, and a GPU moved to another with a new model name; a GPU without a record has no place."""
+    spans = [
+        GpuSpan("a", "n1", 0, 2, "NVIDIA-L4", "healthy", HOUR_MS, 5 * HOUR_MS),
+        GpuSpan("a", "renamed", 0, 2, "NVIDIA-L4", "healthy", 5 * HOUR_MS, 7 * HOUR_MS),
+        GpuSpan("a", "n2", 1, 8, "NVIDIA-L4-new", "healthy", 7 * HOUR_MS),
+    ]
+    starts = {"p": 0, "q": 4, "r": 6, "s": 8}
+    reader = MemoryReader(
+        Period(0, 10 * HOUR_MS), spans,
+        [GpuHold(uid, "a", 1000, "whole", hour * HOUR_MS, (hour + 2) * HOUR_MS) for uid, hour in starts.items()]
+        + [GpuHold("t", "b", 1000, "whole", 0, HOUR_MS)],
+        [_pod(uid, 0, 10 * HOUR_MS) for uid in (*starts, "t")],
+    )  # fmt: skip
+    (job,) = job_uses(reader, Period(0, 10 * HOUR_MS)).jobs
+    found = {one.pod_uid: (one.place.node if one.place else None, one.model) for one in job.devices}
+    assert found == {"p": ("n1", "NVIDIA-L4"), "q": ("n1", "NVIDIA-L4"), "r": ("renamed", "NVIDIA-L4"),
+                     "s": ("n2", "NVIDIA-L4-new"), "t": (None, "")}  # fmt: skip
+    assert not job.spot
+
+
 def test_a_period_is_of_whole_hours_and_ends_where_knowledge_ends() -> None:
     reader = MemoryReader(
         Period(0, 3 * HOUR_MS), (), [GpuHold("p", "a", 1000, "whole", 0)], [_pod("p", 0)],

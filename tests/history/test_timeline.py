@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import apply_events
-from dovetail.core.model import GPU, Pod, Request
+from dovetail.core.model import GPU, Pod, Request, Work
 from dovetail.core.queues.node_gpus import ListedGpu
 from dovetail.core.state import State
 from dovetail.history.ledger import GpuTime, divide
@@ -161,6 +161,15 @@ def test_a_pod_holds_from_its_bind_although_it_is_seen_later() -> None:
     run.put(9, ev.PodChanged(bound("p", 4)))
     run.put(20, ev.PodRemoved("p"))
     assert holds(run.kept) == [("p", "a/0", 4, 20, False)]
+
+
+def test_a_pod_has_what_it_requests_of_its_node_and_how_often_it_saves() -> None:
+    run = Run()
+    request = Request((("cpu", 7500), ("memory", 6 << 30), (GPU, 1)))
+    run.put(9, ev.PodChanged(replace(bound("p", 4), request=request, work=Work(checkpoint_interval_ms=900_000))))
+    run.put(10, ev.PodChanged(bound("q", 5)))
+    found = {one.uid: (one.cpu_milli, one.memory_mib, one.checkpoint_interval_ms) for one in run.kept.pods(ALWAYS)}
+    assert found == {"p": (7500, 6144, 900_000), "q": (0, 0, 0)}
 
 
 def test_a_pod_that_finished_holds_to_the_time_of_its_end() -> None:

@@ -14,6 +14,7 @@ from dovetail.monitoring.bottleneck import (
     STRAGGLER,
     UNKNOWN,
     Activity,
+    balance,
     classify,
     real_utilization,
 )
@@ -98,6 +99,21 @@ def test_gpus_that_wait_for_one_another_are_communication_bound() -> None:
     out_of_phase = replace(member, sm_samples=waves[1:] + waves[:1])
     assert COMMUNICATION not in classify([member, out_of_phase])
     assert COMMUNICATION not in classify([member])
+
+
+def test_gpus_that_send_over_pcie_what_they_receive_exchange() -> None:
+    """At a rate that is low, as over a slow network, and without swings."""
+    member = replace(BUSY, sm=25, tensor=0, memory_copy=10, pcie_bytes_s=4e8, pcie_balance=0.8)
+    assert set(classify([member] * 2)) == {COMMUNICATION}
+    loads = replace(member, pcie_bytes_s=4e9, pcie_balance=0.1)
+    for other in (loads, replace(member, pcie_bytes_s=2e8), replace(member, nvlink_bytes_s=1e9), replace(BUSY, sm=90)):
+        assert COMMUNICATION not in classify([member, other]), other
+    assert COMMUNICATION not in classify([member])
+    # Swings make no exchange of what is only received.
+    waves = replace(loads, sm=40, pcie_bytes_s=8e9, spread=9.0)
+    assert COMMUNICATION not in classify([waves] * 2)
+    assert set(classify([replace(waves, pcie_balance=None)] * 2)) == {COMMUNICATION}
+    assert (balance(2.0, 8.0), balance(8.0, 2.0), balance(0.0, 0.0), balance(None, 1.0)) == (0.25, 0.25, None, None)
 
 
 def test_over_a_long_window_the_spread_shows_whether_use_stays_or_swings() -> None:

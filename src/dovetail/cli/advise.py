@@ -19,6 +19,7 @@ from dovetail.cli.quantities import DurationParam
 
 if TYPE_CHECKING:
     from dovetail.advice.sizing.rule import EarlierAdvice
+    from dovetail.cost.price_rules import PriceBook
     from dovetail.cost.price_sources import PriceSources
     from dovetail.historyserver.questions import AdviceQuestion
 
@@ -62,7 +63,7 @@ def command(
     source = replace(source, namespace=question.namespace)
     answer = source.answer(question, JobAdviceList, lambda reader: advice_of(reader, question, book_of(prices)))
     if record:
-        answer = replace(answer, earlier=_followed(record, source, question))
+        answer = replace(answer, earlier=_followed(record, source, question, book_of(prices)))
     earlier = answer.earlier
     console = Console()
     if form.whole:
@@ -82,11 +83,15 @@ def command(
         advise_report.carry_out(answer.jobs, diff or fix, write=bool(fix))
 
 
-def _followed(record: str, source: HistorySource, question: AdviceQuestion) -> tuple[EarlierAdvice, ...]:
+def _followed(
+    record: str, source: HistorySource, question: AdviceQuestion, book: PriceBook
+) -> tuple[EarlierAdvice, ...]:
     """What became of the advice in the file. Raises ClickException."""
     from dovetail.cli.advise_record import followed
+    from dovetail.cost.model_prices import market
     from dovetail.historyserver.answers import uses_of
 
     with source.opened("--record") as reader:
         period, uses = uses_of(reader, question)
-        return followed(record, uses, reader, period.end_ms)
+        prices = market(reader.spans(period), book, period.end_ms)
+        return followed(record, uses, reader, prices, period.end_ms)

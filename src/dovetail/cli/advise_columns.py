@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.cli.listing import ListColumn, ListColumns
+from dovetail.cli.money import money
 from dovetail.cli.output import gpus
 
 if TYPE_CHECKING:
@@ -26,6 +27,22 @@ def _part(name: str, heading: str, of: Callable[[JobAdvice], int], *, wide: bool
 
 def _saved_hours(row: JobAdvice) -> float | None:
     return sum(one.saving.gpu_s for one in row.advice) / _HOUR_S if row.advice else None
+
+
+def _cost(row: JobAdvice) -> tuple[int, str] | None:
+    from dovetail.advice.sizing.advise import saved_cost
+
+    return saved_cost([row])
+
+
+def _saved_cost(row: JobAdvice) -> float | None:
+    cost = _cost(row)
+    return cost[0] / 10**6 if cost else None
+
+
+def _saved_text(row: JobAdvice) -> str:
+    cost = _cost(row)
+    return money(*cost) if cost else ""
 
 
 def _saved(row: JobAdvice) -> str:
@@ -56,6 +73,7 @@ ADVICE: ListColumns[JobAdvice] = ListColumns(
         ),
         ListColumn("gpu-hours", lambda row: row.held_gpu_s / _HOUR_S,
                    lambda row, _: f"{row.held_gpu_s / _HOUR_S:,.1f}", "of GPU h", to_the_right=True),
+        ListColumn("saves-cost", _saved_cost, lambda row, _: _saved_text(row), "saves", wide=True, to_the_right=True),
         ListColumn("user", lambda row: row.user, wide=True),
         ListColumn("queue", lambda row: row.queue, wide=True),
         _part("mean", "mean", lambda row: row.mean_milli, wide=True),

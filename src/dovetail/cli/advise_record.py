@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from dovetail.advice.sizing.follow_up import FORMAT, AdviceRecord, earlier, recorded
+from dovetail.advice.sizing.market import Market
 from dovetail.advice.sizing.rule import EarlierAdvice
 from dovetail.advice.sizing.seen import JobSeen, seen_of
 from dovetail.cli.files import text_of
@@ -19,16 +20,16 @@ from dovetail.history.records import Period
 from dovetail.history.store import HistoryReader
 
 
-def followed(file: str, uses: JobsUse, reader: HistoryReader, now_ms: int) -> tuple[EarlierAdvice, ...]:
+def followed(file: str, uses: JobsUse, reader: HistoryReader, prices: Market, now_ms: int) -> tuple[EarlierAdvice, ...]:
     """What became of the advice in the file for these jobs, and for those that are not there any more; what is advised
     now is added to the file. Raises ClickException."""
     record = _read(file)
 
     def seen_since(advised_ms: int, jobs: Iterable[JobKey]) -> list[JobSeen]:
-        return seen_of(job_uses(reader, Period(advised_ms, now_ms), frozenset(jobs)))
+        return seen_of(job_uses(reader, Period(advised_ms, now_ms), frozenset(jobs)), prices)
 
     found = earlier(record, now_ms, seen_since)
-    _write(file, recorded(record, seen_of(uses), now_ms))
+    _write(file, recorded(record, seen_of(uses, prices), now_ms))
     return found
 
 

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 import click
 
-from dovetail.advice.sizing.advise import HOUR_S, saved_gpu_s
+from dovetail.advice.sizing.advise import HOUR_S, saved_cost, saved_gpu_s
 from dovetail.advice.sizing.changes import fixed_text
-from dovetail.advice.sizing.rule import JobAdvice, JobAdviceList, Saving, SizingAdvice
+from dovetail.advice.sizing.rule import JobAdvice, JobAdviceList, SizingAdvice
 from dovetail.advice.sizing.seen import gib, percent
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.manifest_files import names, read, show_diffs, written
+from dovetail.cli.money import money
 from dovetail.cli.output import ago, count, foreign, gpus
 
 _MEANINGS = {
@@ -43,7 +44,7 @@ def page(one: JobAdvice, console: Console) -> None:
         f"{percent(one.coverage_milli)} of {hours(one.held_gpu_s)} was measured",
     )  # fmt: skip
     if one.missing:
-        _line(console, "missing", one.missing)
+        _line(console, "missing", foreign(one.missing))
     _line(
         console, "real use",
         f"p50 at most {percent(one.p50_milli)}, p95 at most {percent(one.p95_milli)}, mean {percent(one.mean_milli)}, "
@@ -75,14 +76,10 @@ def _line(console: Console, label: str, text: str) -> None:
 
 def _saving(advice: SizingAdvice) -> str:
     parts = [f"{hours(advice.saving.gpu_s)} of the window"] if advice.saving.gpu_s else []
-    if cost := money(advice.saving):
+    if advice.saving.cost_micro is not None:
+        cost = money(advice.saving.cost_micro, advice.saving.currency)
         parts.append(f"{cost} at prices of {advice.saving.price_date or 'no date'}")
     return ", ".join([*parts, *filter(None, [advice.gain])]) or "not known"
-
-
-def money(saving: Saving) -> str:
-    """An amount with its currency; "" if no price is known."""
-    return f"{saving.cost_micro / 10**6:,.2f} {saving.currency}" if saving.cost_micro is not None else ""
 
 
 def _day(at_ms: int) -> str:
@@ -94,8 +91,11 @@ def notes(answer: JobAdviceList, console: Console) -> None:
     by_verdict = [(sum(one.verdict == verdict for one in answer.jobs), verdict) for verdict in _MEANINGS]
     counts = ", ".join(f"{number} {verdict}" for number, verdict in by_verdict if number)
     saved, held = sum(map(saved_gpu_s, answer.jobs)), sum(one.held_gpu_s for one in answer.jobs)
+    cost = saved_cost(answer.jobs)
+    priced = f", and {money(*cost)} where prices are known" if cost else ""
     console.print(
-        f"{count(len(answer.jobs), 'job')}: {counts}. The advice would have saved {hours(saved)} of {hours(held)}."
+        f"{count(len(answer.jobs), 'job')}: {counts}. The advice would have saved {hours(saved)} of {hours(held)}"
+        f"{priced}."
     )
 
 

@@ -7,7 +7,7 @@ Rules
   `IdleRules` has it.
 - Time before the containers run, and `grace_ms` after that, counts as start-up, not as idleness.
 - What was not measured is not idle: at least `coverage` thousandths of the idle time must have been measured, else the
-  pod is listed as not measured. A GPU that several pods share is never measured.
+  pod is listed as not measured. GPUs that several pods share are measured where the agent sees processes.
 - Use is searched in the last day, and if a pod was idle all that time in the last `look_back_ms`: a pod that was idle
   all that time is idle at least since then.
 """

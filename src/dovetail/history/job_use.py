@@ -8,6 +8,8 @@ Rules
   of its bin: real use was at or below it for at least that part of the time.
 - `held_ms` is the time for which a pod held a device in the window, `measured_ms` the part of it with samples.
 - The window consists of whole hours, as use is kept by the hour.
+- A GPU is in the node, and of the model, that it was when the pod first held it in the window: a GPU can be moved, and
+  a node renamed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from msgspec.structs import replace
 
 from dovetail.history.records import DAY_MS, HOUR_MS, USE_BINS, GpuHold, GpuSpan, Period, PodRecord, UseHour
 from dovetail.history.store import HistoryReader
-from dovetail.monitoring.bottleneck import Activity, hangs
+from dovetail.monitoring.bottleneck import Activity, balance, hangs
 
 REPLACED_MS = 10 * 60_000
 BIN_MILLI = 1000 // USE_BINS
@@ -38,7 +40,8 @@ class DeviceUse(Struct, frozen=True):
     """What pods held of a GPU, and how they used it. `milli` are thousandths of the GPU, `kind` is that of the hold.
 
     `gap_ms` is idle time within hours of work; `hung_ms` the time in hours in which the GPU hung; `activity` has
-    integrals as UseHour. `days` are the days, since 1970, in which something was measured."""
+    integrals as UseHour. `days` are the days, since 1970, in which something was measured. `place` is the GPU in its
+    node; None where that is not known."""
 
     run: int
     pod_uid: str
@@ -56,6 +59,7 @@ class DeviceUse(Struct, frozen=True):
     histogram: tuple[int, ...] = (0,) * USE_BINS
     activity: dict[str, int] = {}
     days: frozenset[int] = frozenset()
+    place: GpuSpan | None = None
 
     @property
     def mean_milli(self) -> int:
@@ -144,7 +148,8 @@ def activity_of(activity: Mapping[str, int], measured_ms: int, histogram: Sequen
     return Activity(
         utilization=mean("utilization", 10), memory_copy=mean("memory_copy", 10), engine=mean("engine", 10),
         sm=mean("sm", 10), tensor=mean("tensor", 10), fp64=mean("fp64", 10), dram=mean("dram", 10),
-        pcie_bytes_s=total("pcie_tx", "pcie_rx"), nvlink_bytes_s=total("nvlink_tx", "nvlink_rx"),
+        pcie_bytes_s=total("pcie_tx", "pcie_rx"), pcie_balance=balance(mean("pcie_tx", 1), mean("pcie_rx", 1)),
+        nvlink_bytes_s=total("nvlink_tx", "nvlink_rx"),
         power=mean("power", 1000), spread=_spread(histogram),
     )  # fmt: skip
 
@@ -204,9 +209,10 @@ def job_uses(reader: HistoryReader, period: Period, wanted: Collection[JobKey] =
     by_job: defaultdict[JobKey, list[PodRecord]] = defaultdict(list)
     for pod in pods.values():
         by_job[key_of(pod)].append(pod)
-    models = {span.gpu: span.model for span in spans}
-    spot = {span.gpu for span in spans if span.spot}
-    jobs = tuple(_job(key, by_job[key], held[key], sums, models, spot) for key in sorted(held))
+    places: defaultdict[str, list[GpuSpan]] = defaultdict(list)
+    for span in spans:
+        places[span.gpu].append(span)
+    jobs = tuple(_job(key, by_job[key], held[key], sums, places) for key in sorted(held))
     return JobsUse(whole, jobs, _models(spans), _models(one for one in spans if one.spot))
 
 
@@ -238,7 +244,7 @@ def runs_of(pods: Iterable[PodRecord]) -> list[list[PodRecord]]:
 
 def _job(
     key: JobKey, pods: Sequence[PodRecord], held: Sequence[tuple[Period, GpuHold]],
-    sums: Mapping[tuple[str, str], _Sums], models: Mapping[str, str], spot: Collection[str],
+    sums: Mapping[tuple[str, str], _Sums], places: Mapping[str, Sequence[GpuSpan]],
 ) -> JobUse:  # fmt: skip
     runs = runs_of(pods)
     run_of = {pod.uid: number for number, run in enumerate(runs) for pod in run}
@@ -249,10 +255,12 @@ def _job(
         per_pod[hold.pod_uid].add((hold.gpu, hold.device))
     devices = []
     for (uid, gpu), holds in sorted(by_device.items(), key=lambda item: (run_of[item[0][0]], item[0])):
-        first = holds[0][1]
+        covered, first = holds[0]
+        place = _place(places.get(gpu, ()), covered)
         bare = DeviceUse(
-            run_of[uid], uid, gpu, models.get(gpu, ""), first.kind, first.milli, sum(one.ms for one, _ in holds)
-        )
+            run_of[uid], uid, gpu, place.model if place is not None else "", first.kind, first.milli,
+            sum(one.ms for one, _ in holds), place=place,
+        )  # fmt: skip
         found = sums.get((uid, gpu))
         devices.append(found.of(bare) if found is not None else bare)
     starts, ends = [one.start_ms for one, _ in held], [one.end_ms for one, _ in held]
@@ -260,9 +268,20 @@ def _job(
         *key, max(pods, key=lambda one: (one.submitted_ms, one.uid)), Period(min(starts), max(ends)),
         len({one.run for one in devices}), len(per_pod), tuple(devices),
         sum(hold.milli * covered.ms for covered, hold in held), _length_ms(one for one, _ in held),
-        max(map(len, per_pod.values())), all(hold.gpu in spot for _, hold in held), sum(map(_went_on, runs)),
+        max(map(len, per_pod.values())), all(one.place is not None and one.place.spot for one in devices),
+        sum(map(_went_on, runs)),
         tuple(dict.fromkeys(pod.message for pod in pods if pod.outcome == "Failed" and pod.message)),
     )  # fmt: skip
+
+
+def _place(spans: Sequence[GpuSpan], held: Period) -> GpuSpan | None:
+    """The GPU as it was when it was first held; of a time without a record, as it was before or after."""
+    began = [span for span in spans if span.start_ms <= held.start_ms]
+    return max(began, key=_start_ms) if began else min(spans, key=_start_ms, default=None)
+
+
+def _start_ms(span: GpuSpan) -> int:
+    return span.start_ms
 
 
 def _went_on(run: Sequence[PodRecord]) -> bool:

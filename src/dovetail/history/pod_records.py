@@ -12,12 +12,13 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dovetail.core.bargaining.types import PREFIX
-from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
+from dovetail.core.model import CPU, GPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.queues.types import GPU as GPU_AMOUNT
 from dovetail.core.state import State
 from dovetail.history.records import Outcome, PodRecord
 
 _NVIDIA = "nvidia.com/"
+_MIB = 1 << 20
 LEASE_KIND = "GPULease"
 
 
@@ -84,11 +85,13 @@ def record_of(state: State, pod: Pod, fact: PodFact, offset_ms: int) -> PodRecor
     node = pod.node or (state.cluster.nodes.names[placement.slot] if placement is not None else "")
     wanted = 0 if placement is not None else state.shares.wanted([pod]).get(GPU_AMOUNT, 0)
     job, kind = job_of(state, pod)
+    amounts = dict(pod.request.resources)
     return PodRecord(
         pod.uid, pod.namespace, pod.name, job, kind or fact.kind, pod.user, state.shares.pod_queues.of(pod),
         fact.scheduler or ("dovetail" if pod.managed else ""), pod.lease, pod.priority, dict(pod.labels),
         requested(pod), wanted, node,
         pod.created_ms and pod.created_ms + offset_ms,
         pod.bound_ms and pod.bound_ms + offset_ms,
-        fact.started_ms, 0, fact.restarts, "", fact.code, fact.message,
+        fact.started_ms, 0, fact.restarts, "", fact.code, fact.message, amounts.get(CPU, 0),
+        amounts.get(MEMORY, 0) // _MIB, pod.work.checkpoint_interval_ms,
     )  # fmt: skip

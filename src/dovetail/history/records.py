@@ -80,7 +80,9 @@ class PodRecord(Struct, frozen=True):
 
     `job` is the name of its job in the namespace, `kind` the kind of the object that made the job. `lease` is the lease
     inside of which it runs. `gpus` is what it requests, in words; `gpu_milli` what that counts. `outcome` is how it
-    ended: `Lost` if it was gone after a gap. `code` and `message` are why it failed or was evicted."""
+    ended: `Lost` if it was gone after a gap. `code` and `message` are why it failed or was evicted.
+    `cpu_milli` and `memory_mib` are what it requests of its node, 0 for nothing, `checkpoint_interval_ms` how often it
+    declares to save its work, 0 if it does not; records of an older program have 0 in all three."""
 
     uid: str
     namespace: str
@@ -104,6 +106,9 @@ class PodRecord(Struct, frozen=True):
     outcome: Outcome = ""
     code: str = ""
     message: str = ""
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    checkpoint_interval_ms: int = 0
 
 
 class UseHour(Struct, frozen=True):

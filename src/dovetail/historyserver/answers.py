@@ -21,7 +21,7 @@ from dovetail.cost.costs import CostAnswer, costs
 from dovetail.cost.grouping import PLACED_BY, Grouping
 from dovetail.cost.idle_pods import IdleList, idle_list
 from dovetail.cost.idle_rules import IDLE_RULES
-from dovetail.cost.model_prices import model_prices
+from dovetail.cost.model_prices import market
 from dovetail.cost.price_rules import PriceBook
 from dovetail.cost.utilization import Utilization, utilization
 from dovetail.history.idle import IdleRules
@@ -109,7 +109,7 @@ def _wanted(asked: IdleQuestion) -> Callable[[PodRecord], bool]:
 
 def advice_of(reader: HistoryReader, asked: AdviceQuestion, book: PriceBook, own: str = "") -> JobAdviceList:
     period, uses = uses_of(reader, asked, own)
-    advised = by_saving(advise(uses, model_prices(reader.spans(period), book, period.end_ms)))
+    advised = by_saving(advise(uses, market(reader.spans(period), book, period.end_ms)))
     return JobAdviceList(period.end_ms, uses.window.start_ms, uses.window.end_ms, advised)
 
 

@@ -7,6 +7,8 @@ Rules
   Prometheus decide too, real use, idle and stragglers, is in the table of both: `monitoring.real_use`.
 - Three classes compare a GPU with itself over time or with the other GPUs of its job, so they come first: a GPU that
   hangs, a straggler, and one that waits for communication.
+- GPUs of one job that send over PCIe as much as they receive exchange with one another, over PCIe or a network: data
+  that is loaded is only received. That shows at any rate, as it is low where the link is slow.
 - Over a long window there are no samples in order, but the spread of real use. A spread shows that use stays as it is,
   or that it rises and falls, but not whether the GPUs of a job do that together.
 - Activities are means over the window, in percent of the peak; None where the GPU does not report one. A condition on a
@@ -27,6 +29,7 @@ _GB = 1_000_000_000
 _IO_BYTES_PER_S = 1 * _GB
 _LINK_BYTES_PER_S = 5 * _GB
 _HUNG_UTILIZATION, _HUNG_POWER = 95.0, 0.30
+_EXCHANGE_BYTES_PER_S, _EXCHANGE_BALANCE = 3 * _GB // 10, 0.6
 _FLAT_POINTS, _SWING_POINTS = 1.0, 10.0
 _FLAT_SPREAD, _SWING_SPREAD = 2.5, 5.0
 """Half of a bin and a bin of the histograms of which spreads are; real use swings half as much as the SMs, or more."""
@@ -42,7 +45,8 @@ class Activity(Struct, frozen=True, gc=False):
 
     utilization: the share of time in which a kernel ran (NVML). memory_copy: that in which memory was read or written.
     engine: graphics engine active. sm: SMs with a warp. tensor, fp64: the pipes. dram: memory interface.
-    pcie_bytes_s, nvlink_bytes_s: sent and received, bytes per second. power: the share of the power limit.
+    pcie_bytes_s, nvlink_bytes_s: sent and received, bytes per second. pcie_balance: the smaller of both over PCIe as a
+    part of the larger, 0 to 1. power: the share of the power limit.
     sm_samples: the samples of `sm` over the window, the oldest first. spread: the standard deviation of real use over
     the window, in points, where there are no samples."""
 
@@ -54,6 +58,7 @@ class Activity(Struct, frozen=True, gc=False):
     fp64: float | None = None
     dram: float | None = None
     pcie_bytes_s: float | None = None
+    pcie_balance: float | None = None
     nvlink_bytes_s: float | None = None
     power: float | None = None
     sm_samples: tuple[float, ...] = ()
@@ -195,11 +200,34 @@ def _stragglers(members: Sequence[Activity]) -> frozenset[int]:
     return frozenset(i for i, gap in gaps if gap >= _STRAGGLER_POINTS and gap > _STRAGGLER_SIGMA * sigma)
 
 
+def balance(sent: float | None, received: float | None) -> float | None:
+    """`Activity.pcie_balance`; None where one of both is not known, or nothing was moved."""
+    if sent is None or received is None or not max(sent, received):
+        return None
+    return min(sent, received) / max(sent, received)
+
+
+def _exchanges(at: Activity) -> bool:
+    """Whether the GPU sends over PCIe about as much as it receives, and more than over NVLink."""
+    moved = _of(at.pcie_bytes_s)
+    most = moved >= _EXCHANGE_BYTES_PER_S and moved > _of(at.nvlink_bytes_s)
+    return most and _of(at.pcie_balance) >= _EXCHANGE_BALANCE
+
+
+def _link_bytes_s(at: Activity) -> float:
+    """What it may move to other GPUs: over NVLink, and over PCIe unless that goes one way."""
+    one_way = at.pcie_balance is not None and at.pcie_balance < _EXCHANGE_BALANCE
+    return _of(at.nvlink_bytes_s) + (0.0 if one_way else _of(at.pcie_bytes_s))
+
+
 def _communicates(members: Sequence[Activity]) -> bool:
-    """Whether the job moves much between its GPUs while their SM activity rises and falls together."""
-    if len(members) < 2 or fmean(_of(at.nvlink_bytes_s) + _of(at.pcie_bytes_s) for at in members) < _LINK_BYTES_PER_S:
+    """Whether the GPUs of the job exchange over PCIe or a network while few of their SMs work, or move much between
+    them while their SM activity rises and falls together."""
+    if len(members) < 2 or fmean(_of(at.sm) for at in members) >= 50:
         return False
-    if fmean(_of(at.sm) for at in members) >= 50:
+    if all(map(_exchanges, members)):
+        return True
+    if fmean(map(_link_bytes_s, members)) < _LINK_BYTES_PER_S:
         return False
     spreads = [at.spread for at in members if at.spread is not None]
     if len(spreads) == len(members):

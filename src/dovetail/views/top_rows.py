@@ -20,7 +20,7 @@ from msgspec import Struct
 from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
-from dovetail.monitoring.bottleneck import IDLE, Activity, Bottleneck, classify, real_utilization
+from dovetail.monitoring.bottleneck import IDLE, Activity, Bottleneck, balance, classify, real_utilization
 
 WINDOW_S = 30.0
 _GAP_S = 120.0
@@ -216,6 +216,7 @@ def _activity(device: DeviceSample, parent: DeviceSample, samples: Sequence[_Val
         utilization=mean(names.UTILIZATION), memory_copy=mean(names.MEMORY_COPY), engine=percent(names.ENGINE),
         sm=percent(names.SM), tensor=percent(names.TENSOR), fp64=percent(names.FP64), dram=percent(names.DRAM),
         pcie_bytes_s=total(names.PCIE_SENT, names.PCIE_RECEIVED),
+        pcie_balance=balance(mean(names.PCIE_SENT), mean(names.PCIE_RECEIVED)),
         nvlink_bytes_s=total(names.NVLINK_SENT, names.NVLINK_RECEIVED),
         power=power / limit if power is not None and limit else None, sm_samples=sms,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dovetail.advice.lint.source import documents
 from dovetail.advice.sizing.advise import advice_for
 from dovetail.advice.sizing.changes import fixed_text
-from dovetail.advice.sizing.rule import JobAdvice, SizeChange
+from dovetail.advice.sizing.rule import ChangeKind, JobAdvice, SizeChange
 from tests.advice.sizing.jobs import device, job
 
 MANIFEST = """\
@@ -51,10 +51,30 @@ def _fixed(text: str, change: SizeChange, name: str = "serve") -> tuple[str, lis
     [
         (SizeChange("mig", resource="nvidia.com/mig-1g.10gb"), "nvidia.com/gpu: 1", "nvidia.com/mig-1g.10gb: 1"),
         (SizeChange("cpu", 2), '{cpu: "4", memory: 8Gi}', '{cpu: "8", memory: 8Gi}'),
+        (
+            SizeChange("select", key="example.com/type", value="g6.xlarge"),
+            "{requests: {cpu: 100m}}\n",
+            "{requests: {cpu: 100m}}\n      nodeSelector:\n        example.com/type: g6.xlarge\n",
+        ),
+        (
+            SizeChange("annotate", key="dovetail.dev/nvlink", value="required"),
+            "{requests: {cpu: 100m}}\n",
+            "{requests: {cpu: 100m}}\n    metadata:\n      annotations:\n        dovetail.dev/nvlink: required\n",
+        ),
     ],
 )
 def test_only_the_field_is_changed(change: SizeChange, before: str, after: str) -> None:
     assert _fixed(MANIFEST, change) == (MANIFEST.replace(before, after), ["ml/serve"], [])
+
+
+@pytest.mark.parametrize("kind", ["select", "annotate"])
+def test_what_is_there_already_is_not_written_again(kind: ChangeKind) -> None:
+    change = SizeChange(kind, key="example.com/a", value="b")
+    once = _fixed(MANIFEST, change)
+    assert once[1] == ["ml/serve"] and "example.com/a: b" in once[0]
+    assert _fixed(once[0], change) == (once[0], [], [])
+    other = replace(change, value="c")
+    assert _fixed(once[0], other)[0] == once[0].replace("example.com/a: b", "example.com/a: c")
 
 
 def test_fewer_gpus_and_a_share() -> None:

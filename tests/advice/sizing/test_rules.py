@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.sizing.advise import advice_for
-from dovetail.advice.sizing.rule import HourPrice, JobAdvice, SizeChange
+from dovetail.advice.sizing.market import HourPrice, InstanceOffer, Market
+from dovetail.advice.sizing.rule import JobAdvice, SizeChange
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen
-from dovetail.history.records import HOUR_MS
+from dovetail.history.records import HOUR_MS, GpuSpan, HoldKind
 from tests.advice.sizing.jobs import A100, BUSY, H100, HOURS, L4, QUIET, T4, device, gpus, job
 
 IO = {"sm": 150, "tensor": 50, "dram": 150, "engine": 400, "utilization": 500, "pcie_rx": 2_000_000_000}
@@ -171,23 +173,27 @@ def test_a_smaller_model_of_the_cluster_in_money() -> None:
         "H100-SXM5": HourPrice(6_000_000, "USD", "2026-07-20"),
         "A100-SXM4-80GB": HourPrice(2_000_000, "USD", "2026-07-01"),
     }
-    seen = job(*gpus(2, [(200, HOURS)], peak_mib=60 * 1024), models=[A100, L4, T4])
+    market = Market(prices.get)
+    seen = job(*gpus(2, [(200, HOURS)], peak_mib=60 * 1024), models=[A100, L4, T4], market=market)
     assert rules(job(*gpus(2, [(200, HOURS)], peak_mib=60 * 1024))) == []
-    (found,) = advice_for(seen, prices.get).advice
+    (found,) = advice_for(seen).advice
     assert found.rule == "smaller-gpu" and "A100-SXM4-80GB" in found.action
     saving = found.saving
     assert (saving.gpu_s, saving.cost_micro) == (0, 2 * HOURS * 4_000_000)
     assert (saving.currency, saving.price_date) == ("USD", "2026-07-01")
     # Prices in two currencies are not subtracted.
     prices["A100-SXM4-80GB"] = HourPrice(2_000_000, "EUR", "2026-07-01")
-    assert advice_for(seen, prices.get).advice[0].saving.cost_micro is None
+    assert advice_for(seen).advice[0].saving.cost_micro is None
 
 
 def test_money_is_gpu_hours_times_the_price_with_its_date() -> None:
-    seen = job(device([(60, HOURS)]), kind="Deployment")
-    (found,) = advice_for(seen, lambda model: HourPrice(2_500_000, "USD", "2026-07-20")).advice
+    market = Market(lambda model: HourPrice(2_500_000, "USD", "2026-07-20"))
+    (found,) = advice_for(job(device([(60, HOURS)]), kind="Deployment", market=market)).advice
     assert found.saving.cost_micro == found.saving.gpu_s * 2_500_000 // 3600 and found.saving.price_date == "2026-07-20"
-    assert advice_for(seen, lambda model: None).advice[0].saving.cost_micro is None
+    assert advice_for(job(device([(60, HOURS)]), kind="Deployment")).advice[0].saving.cost_micro is None
+    # Where no time is saved there is no price of it.
+    hung = job(*gpus(8, [(600, 10)], BUSY, hung_ms=3 * HOUR_MS), market=market)
+    assert advice_for(hung).advice[0].saving.cost_micro is None
 
 
 def test_sharing_is_for_services_whose_memory_fits_together() -> None:
@@ -202,8 +208,11 @@ def test_sharing_is_for_services_whose_memory_fits_together() -> None:
 
 
 def test_lack_of_memory() -> None:
-    failed = job(device([(90, HOURS)]), messages=("torch.OutOfMemoryError: CUDA out of memory. Tried ...",))
-    assert rules(failed) == ["out-of-memory"]
+    for message in (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried ...", "RuntimeError: CUDA out of memory. Tried ...",
+        "CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY",
+    ):  # fmt: skip
+        assert rules(job(device([(90, HOURS)]), messages=(message,))) == ["out-of-memory"], message
     assert rules(job(device([(90, HOURS)]), messages=("OOMKilled",))) == ["mig"]
 
 
@@ -212,7 +221,212 @@ def test_spot_is_advised_beside_another_rule() -> None:
     assert rules(seen) == ["mig", "spot"]
     assert rules(job(device([(90, HOURS)]), interrupted=3, spot_models={A100})) == ["mig"]
     assert rules(job(device([(90, HOURS)]), interrupted=3, spot=True, spot_models={H100})) == ["mig"]
-    assert rules(job(device([(90, HOURS)]), spot_models={H100})) == ["mig"]
+    assert rules(job(device([(90, HOURS)]), spot_models={H100}, kind="Deployment")) == ["mig"]
+    assert rules(job(device([(90, HOURS)]))) == ["mig"]
+
+
+def test_work_that_is_not_saved_is_not_for_spot() -> None:
+    """What shows that it is saved, one by one."""
+    assert rules(job(device([(700, HOURS)], BUSY), spot_models={H100})) == ["checkpoints"]
+    declared = one_rule(
+        job(device([(700, HOURS)], BUSY), spot_models={H100}, pod={"checkpoint_interval_ms": 1_800_000}), "spot"
+    )
+    assert declared.cause == "it declares to save its work every 30 min" and declared.saving.cost_micro is None
+    runs = [device([(700, 1)], BUSY, run=run, pod=f"p{run}", held_ms=HOUR_MS - 1) for run in range(20)]
+    assert rules(job(*runs, spot_models={H100}, pod={"ended_ms": 1})) == ["spot"]
+    longer = device([(700, 1)], BUSY, run=20, pod="p20", held_ms=HOUR_MS)
+    assert rules(job(*runs, longer, spot_models={H100}, pod={"ended_ms": 1})) == ["checkpoints"]
+    # It may still run for days.
+    assert rules(job(*runs, spot_models={H100})) == ["checkpoints"]
+
+
+def cents_of(cents: int) -> HourPrice:
+    return HourPrice(cents * 10_000, "USD", "2026-11-01")
+
+
+def place(node: str = "n", **more: Any) -> GpuSpan:
+    return GpuSpan("g", node, 0, more.pop("gpus", 8), H100, "healthy", 0, **more)
+
+
+def prices(now: int, spot: int | None) -> Market:
+    """A GPU of a node in cents, and on spot."""
+
+    def of(span: GpuSpan) -> HourPrice | None:
+        cents = spot if span.spot else now
+        return cents_of(cents) if cents is not None else None
+
+    return Market(place=of)
+
+
+def test_spot_in_money_has_the_interruptions_in_it() -> None:
+    saves = {"checkpoint_interval_ms": 3_600_000}
+    busy = device([(700, HOURS)], BUSY, peak_mib=60 * 1024, place=place())
+    found = one_rule(job(busy, market=prices(500, 200), pod=saves), "spot")
+    # One hour of work and two minutes to save; each eight hours half of that anew, and ten minutes to restart.
+    slowdown = Interrupted(120, 600, 8 * 3600).slowdown(3600)
+    assert 1.1 < slowdown < 1.15
+    assert found.saving.cost_micro == HOURS * (5_000_000 - round(2_000_000 * slowdown))
+    assert (found.saving.currency, found.saving.price_date) == ("USD", "2026-11-01")
+    assert "takes 113 % of its time if a node is interrupted every 8.0 h (assumed)" in found.action
+    # A start that takes longer is a restart that does.
+    slow = job(busy, market=prices(500, 200), pod={**saves, "bound_ms": 1, "started_ms": 3_600_001})
+    slowdown = Interrupted(120, 3600, 8 * 3600).slowdown(3600)
+    assert one_rule(slow, "spot").saving.cost_micro == HOURS * (5_000_000 - round(2_000_000 * slowdown))
+    # It needs no spot nodes in the cluster, but a price at which it pays, with the interruptions.
+    for spot, expected in ((390, ["spot"]), (405, []), (500, []), (None, [])):
+        assert rules(job(busy, market=prices(500, spot), pod=saves)) == expected
+    assert rules(job(busy, market=prices(500, 500), spot_models={H100}, pod=saves)) == []
+    assert "an hour of useful work 2.24 USD in place of 5.00 USD (prices of 2026-11-01)" in one_rule(
+        job(busy, market=prices(500, 200)), "checkpoints"
+    ).cause  # fmt: skip
+
+
+def test_on_more_nodes_interruptions_come_more_often() -> None:
+    saves = {"checkpoint_interval_ms": 3_600_000}
+    over = [
+        device([(700, HOURS)], BUSY, gpu=f"g{i}", pod=f"p{i}", place=place(f"n{i}", gpus=1)) for i in range(16)
+    ]  # fmt: skip
+    assert rules(job(*over[:2], market=prices(500, 300), pod=saves)) == ["spot"]
+    assert rules(job(*over, market=prices(500, 300), pod=saves)) == []
+
+
+EXCHANGE = {**QUIET, "sm": 350, "pcie_tx": 400_000_000, "pcie_rx": 500_000_000}
+
+
+def spread(*nodes: str, activity: dict[str, int] = EXCHANGE, **more: Any) -> JobSeen:
+    """A job with a GPU in each of these nodes, of eight GPUs."""
+    found = [
+        device([(300, HOURS)], activity, gpu=f"g{i}", pod=f"p{i}", place=place(node, **more))
+        for i, node in enumerate(nodes)
+    ]
+    return job(*found)
+
+
+def test_gpus_that_exchange_and_are_apart_are_to_be_in_one_place() -> None:
+    apart = one_rule(spread("a", "b", "a", "b"), "link")
+    assert apart.change == SizeChange("annotate", key="dovetail.dev/topology-required", value="host")
+    assert "its 4 GPUs exchange much, and were in 2 nodes of 8 GPUs" in apart.cause
+    # Together already: fewer GPUs, as before. With room for one in a node: no node has them all.
+    assert rules(spread("a", "a", "a", "a")) == ["communication-bound"]
+    assert rules(spread("a", "b", gpus=1)) == ["communication-bound"]
+    larger = one_rule(spread("a", "b", "c", "d", gpus=2), "link")
+    assert larger.change is None and "pods with 2 GPUs each" in larger.action
+    zones = job(*[
+        device([(300, HOURS)], EXCHANGE, gpu=f"g{i}", pod=f"p{i}", place=place(f"n{i}", gpus=1, zone=f"z{i}"))
+        for i in range(2)
+    ])  # fmt: skip
+    assert one_rule(zones, "link").change == SizeChange("annotate", key="dovetail.dev/topology-required", value="zone")
+    # Of a node that is not known nothing is advised.
+    assert rules(spread("a", "")) == ["communication-bound"]
+
+
+def test_data_that_is_only_received_is_no_exchange() -> None:
+    loads = {**EXCHANGE, "sm": 150, "pcie_tx": 100_000_000, "pcie_rx": 3_000_000_000}
+    assert rules(spread("a", "b", activity=loads)) == ["io-bound"]
+    assert "link" not in rules(spread("a", "b", activity={**EXCHANGE, "sm": 520}))
+    # A service waits for requests.
+    served = [device([(300, HOURS)], EXCHANGE, gpu=f"g{i}", pod=f"p{i}", place=place(f"n{i}")) for i in range(2)]
+    assert rules(job(*served, kind="LeaderWorkerSet")) == ["fewer-gpus"]
+
+
+def test_gpus_of_a_pod_that_nvlink_does_not_connect() -> None:
+    quiet = {**EXCHANGE, "nvlink_tx": 1_000_000, "nvlink_rx": 1_000_000}
+
+    def pair(model: str, activity: dict[str, int] = quiet, models: tuple[str, ...] = ()) -> JobSeen:
+        return job(*gpus(2, [(300, HOURS)], activity, model=model, peak_mib=40 * 1024), models=models)
+
+    bridged = one_rule(pair("NVIDIA-A100-80GB-PCIe"), "link")
+    assert bridged.change == SizeChange("annotate", key="dovetail.dev/nvlink", value="required")
+    switched = one_rule(pair(H100), "link")
+    assert switched.change is None and "NCCL_P2P_DISABLE" in switched.action
+    assert rules(pair(H100, {**EXCHANGE, "nvlink_tx": 100_000_000})) == ["communication-bound"]
+    # Whether NVLink carries anything is not known.
+    assert rules(pair(H100, EXCHANGE)) == ["communication-bound"]
+    none = one_rule(pair("NVIDIA-L40S", models=(H100, "NVIDIA-A100-80GB-PCIe", T4)), "link")
+    assert none.change == SizeChange("select", key="nvidia.com/gpu.product", value=H100)
+    assert rules(pair("NVIDIA-L40S", models=(T4,))) == ["communication-bound"]
+    # Of cards with bridges not every pair has one.
+    bridges = one_rule(pair("NVIDIA-L40S", models=("NVIDIA-A100-80GB-PCIe", "NVIDIA-H200")), "link")
+    assert bridges.change is not None and bridges.change.value == "NVIDIA-H200"
+
+
+SMALL_KERNELS = {"sm": 200, "tensor": 50, "dram": 150, "engine": 700, "utilization": 800}
+
+
+def test_few_cpus_for_each_gpu() -> None:
+    def asked(cpu_milli: int, number: int = 1) -> JobSeen:
+        found = gpus(number, [(200, HOURS)], SMALL_KERNELS, peak_mib=60 * 1024)
+        return job(*found, pod={"cpu_milli": cpu_milli})
+
+    found = one_rule(asked(2000), "few-cpus")
+    assert found.change == SizeChange("cpu", 4) and "requests 2 CPUs for each GPU" in found.cause
+    assert one_rule(asked(6000, 2), "few-cpus").change == SizeChange("cpu", 3)
+    assert rules(asked(4000)) == [] and rules(asked(0)) == []
+
+
+def test_prices_in_two_currencies_are_not_compared() -> None:
+    dear, cheap = cents_of(500), cents_of(100)
+    assert dear.above(cheap, 800) and not dear.above(cheap, 801)
+    assert not dear.above(HourPrice(1, "EUR", "2026-11-01"), 0)
+
+
+def offers(**price_of: int) -> Market:
+    """Instance types with one GPU each and so many CPUs, at so many cents for each GPU: `t8=100`."""
+    table = [
+        InstanceOffer(name, 1, int(name[1:]) * 1000, int(name[1:]) * 4096, cents_of(cents))
+        for name, cents in price_of.items()
+    ]
+    return Market(offers=lambda span: table)
+
+
+def test_the_same_gpus_on_another_instance_type() -> None:
+    at = place(gpus=1, instance_type="t64")
+    busy = device([(700, HOURS)], BUSY, place=at)
+    market = offers(t64=340, t16=105, t8=90, t4=80, t2=70)
+    found = one_rule(job(busy, market=market, pod={"cpu_milli": 7000, "memory_mib": 20_000}), "instance")
+    assert found.change == SizeChange("select", key="node.kubernetes.io/instance-type", value="t8")
+    assert found.saving.cost_micro == HOURS * 2_500_000 and found.saving.price_date == "2026-11-01"
+    # CPUs of which the system keeps a tenth; memory; and a pod that requests nothing may use all that it has.
+    for asked, expected in (
+        ({"cpu_milli": 7300, "memory_mib": 20_000}, "t16"), ({"cpu_milli": 1000, "memory_mib": 30_000}, "t16"),
+        ({"cpu_milli": 1000}, ""),
+    ):  # fmt: skip
+        seen = job(busy, market=market, pod=asked)
+        assert [one.change.value for one in advice_for(seen).advice if one.change] == [expected] * bool(expected)
+    fits = {"cpu_milli": 7000, "memory_mib": 20_000}
+    assert rules(job(busy, market=offers(t64=99, t8=90), pod=fits)) == []
+    assert rules(job(busy, market=offers(t8=90), pod=fits)) == []
+    spot = device([(700, HOURS)], BUSY, place=place(gpus=1, instance_type="t64", spot=True))
+    assert rules(job(spot, market=market, pod=fits)) == []
+
+
+def test_gpus_that_work_together_stay_in_one_machine() -> None:
+    def machine(name: str, number: int, cents: int) -> InstanceOffer:
+        return InstanceOffer(name, number, number * 8000, number * 65_536, cents_of(cents))
+
+    table = [machine("x8", 8, 500), machine("x1", 1, 200), machine("x4", 4, 300), machine("x6", 6, 100)]
+    found = gpus(4, [(700, HOURS)], BUSY, place=place(instance_type="x8"))
+    fits = {"cpu_milli": 8000, "memory_mib": 65_536}
+    seen = job(*found, market=Market(offers=lambda span: table), pod=fits)
+    assert one_rule(seen, "instance").change.value == "x4"
+    apart = [device([(700, HOURS)], BUSY, gpu=f"g{i}", pod=f"p{i}", place=place(instance_type="x8")) for i in range(4)]
+    fits = {"cpu_milli": 2000, "memory_mib": 16_384}
+    seen = job(*apart, kind="Deployment", market=Market(offers=lambda span: table), pod=fits)
+    assert one_rule(seen, "instance").change.value == "x6"
+    # Pods that work together are not spread over machines with one GPU each, as replicas may be.
+    for kind, expected in (("Job", "x4"), ("Deployment", "x1")):
+        seen = job(*apart, kind=kind, market=Market(offers=lambda span: table[:3]), pod=fits)
+        assert one_rule(seen, "instance").change.value == expected
+
+
+def test_a_machine_with_more_cpus_for_what_waits_for_data() -> None:
+    at = place(gpus=1, instance_type="t8")
+    seen = job(device([(150, HOURS)], IO, place=at), market=offers(t8=100, t16=120, t64=300), pod={"cpu_milli": 6000})
+    assert "its t8 has 8 CPUs for each GPU, t16 has 16, for 1.20 USD in place of 1.00 USD" in one_rule(
+        seen, "io-bound"
+    ).action  # fmt: skip
+    seen = job(device([(150, HOURS)], IO, place=at), market=offers(t8=100, t16=120), pod={"cpu_milli": 3000})
+    assert "has 8 CPUs" not in one_rule(seen, "io-bound").action
 
 
 def test_mixed_models_and_unknown_models_get_no_size() -> None:
@@ -224,6 +438,22 @@ def test_nothing_measured() -> None:
     found: JobAdvice = advice_for(job(device([], {})))
     assert (found.verdict, found.coverage_milli, found.p95_milli) == ("not enough data", 0, 0)
     assert found.missing.startswith("0 % of the time was measured")
+
+
+@pytest.mark.parametrize("kind", ["share", "instance"])
+def test_parts_of_gpus_are_right_or_not_examined(kind: HoldKind) -> None:
+    full = job(device([(520, HOURS)], {"utilization": 520}, kind=kind), kind="Deployment")
+    assert (advice_for(full).verdict, advice_for(full).missing) == ("right-sized", "")
+    half = advice_for(job(device([(480, HOURS)], {"utilization": 480}, kind=kind), kind="Deployment"))
+    assert (half.verdict, half.advice) == ("not enough data", ())
+    assert half.missing.startswith("its p99 of real use is at most 50 % of what it holds; whether a smaller part of a")
+    assert rules(job(device([(0, HOURS)], {"utilization": 0}, kind=kind), kind="Deployment")) == ["idle"]
+
+
+def test_what_the_use_of_a_shared_gpu_needs() -> None:
+    needs = "needs the agent's function `processes`, and no MPS"
+    assert needs in advice_for(job(device([(480, 12)], kind="share"))).missing
+    assert needs not in advice_for(job(device([(480, 12)], kind="instance"))).missing
 
 
 def test_names_of_rules_are_unique_and_each_states_risk_source_and_falsifier() -> None:

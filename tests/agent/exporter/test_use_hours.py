@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from dovetail.agent.exporter import use_hours as module
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners
+from dovetail.agent.exporter.shared_use import PartUse, SharedUse
 from dovetail.agent.exporter.use_hours import KEPT_HOURS, LONGEST_S, UseHours
+from dovetail.history.agent_use import credible
 from dovetail.history.records import HOUR_MS, UseHour
 
 SM, TENSOR, DRAM, ENGINE = (f"DCGM_FI_PROF_{name}_ACTIVE" for name in ("SM", "PIPE_TENSOR", "DRAM", "GR_ENGINE"))
@@ -133,6 +136,36 @@ def test_a_time_without_readings_is_not_measured(node: Node, clocks: Clocks) -> 
     assert [one.measured_ms for one in node.used().values()] == [1000]
 
 
+def test_a_reading_that_comes_twice_counts_once(node: Node, clocks: Clocks) -> None:
+    node.held(a="p")
+    for _ in range(3):
+        node.read()
+        node.read()
+        clocks.s += 5
+    assert sum(one.measured_ms for one in node.used().values()) == 10_000
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0, 0, 0, -HOUR_MS, -90_000, 25 * HOUR_MS, 7_000]))))
+def test_a_wall_clock_that_jumps_adds_and_hides_no_time(jumps: list[tuple[int, int]]) -> None:
+    """Whatever the hours say, together they have the time that passed, and each is one that a collector accepts."""
+    clocks = Clocks()
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: clocks.s)
+        patch.setattr(module, "KEPT_HOURS", 10_000)
+        node = Node(Path(folder), clocks)
+        node.held(a="p")
+        node.read()
+        latest_ms = clocks.wall_ms
+        for passed_s, ahead_ms in jumps:
+            clocks.s += passed_s
+            clocks.ahead_ms += ahead_ms
+            latest_ms = max(latest_ms, clocks.wall_ms)
+            node.read()
+        hours = node.hours.since(0)
+        assert sum(one.measured_ms for one in hours) == 1000 * sum(passed_s for passed_s, _ in jumps)
+        assert all(credible(one, "n1", latest_ms) for one in hours)
+
+
 def test_the_time_in_which_the_owner_changes_or_is_not_known_is_not_counted(node: Node, clocks: Clocks) -> None:
     def reads(count: int) -> None:
         for _ in range(count):
@@ -160,7 +193,28 @@ def test_the_time_in_which_the_owner_changes_or_is_not_known_is_not_counted(node
     assert measured == {"p": 2000, "q": 1000 + 1500 + 1000, "": 1000}
 
 
-def test_a_gpu_that_several_pods_share_is_not_measured(node: Node, clocks: Clocks) -> None:
+def test_of_a_gpu_that_several_pods_share_each_has_its_own_use(
+    node: Node, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"p": PartUse(0.3, 700), "q": PartUse(0.04, 20)}
+    monkeypatch.setattr(SharedUse, "of", lambda *_: parts)
+    node.held(a="p,q")
+    for _ in range(3):
+        node.read()
+        clocks.s += 1
+    node.held(a="p,q,r")
+    node.read()  # What r has used since then is not known.
+    used = {pod: one for (_, pod, _), one in node.used().items()}
+    assert used.keys() == {"p", "q"}
+    assert (used["p"].measured_ms, used["p"].use, used["p"].idle_ms) == (2000, 300 * 2000, 0)
+    assert (used["p"].memory_peak_mib, used["p"].activity) == (700, {"utilization": 300 * 2000})
+    assert (used["q"].use, used["q"].idle_ms, used["q"].used_until_ms) == (40 * 2000, 2000, 0)
+
+
+def test_a_gpu_that_several_pods_share_is_not_measured_where_processes_are_not_seen(
+    node: Node, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SharedUse, "of", lambda *_: {})
     node.held(a="p,q", b="p,p")
     for _ in range(2):
         node.read("a")

@@ -10,7 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dovetail.history.prometheus import chunks
 from dovetail.history.prometheus.publication import Publication
@@ -183,6 +185,16 @@ def test_before_the_first_day_nothing_is_known(published: str) -> None:
     prometheus = Scraped()
     prometheus.scrape("".join(line for line in published.splitlines(True) if 'day="1970-01-01"' not in line))
     assert reader(prometheus).known() == Period(DAY_MS, 3 * DAY_MS + HOUR_MS)
+
+
+def test_columns_that_an_older_program_did_not_write_have_their_defaults() -> None:
+    pod = PodRecord("u", "ml", "p", "j", cpu_milli=8000, checkpoint_interval_ms=5)
+    columns = msgspec.msgpack.decode(chunks.PODS.encoded([pod, pod]))
+    older = msgspec.msgpack.encode(columns[:-3])
+    assert chunks.PODS.decoded(older) == [replace(pod, cpu_milli=0, checkpoint_interval_ms=0)] * 2
+    for wrong in (columns[:3], [*columns, [1, 1]], [*columns[:-1], [1]], [*columns[:-1], ["a", "b"]]):
+        with pytest.raises(chunks.ChunkError, match="another version"):
+            chunks.PODS.decoded(msgspec.msgpack.encode(wrong))
 
 
 def test_a_chunk_of_another_version_or_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

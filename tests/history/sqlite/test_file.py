@@ -182,6 +182,8 @@ def old(path: Path) -> Path:
         file.execute("DROP TABLE day_sums")
         file.execute("DROP INDEX holds_ends")
         file.execute("CREATE INDEX holds_open ON holds (gpu) WHERE end_ms = 0")
+        for column in ("cpu_milli", "memory_mib", "checkpoint_interval_ms"):
+            file.execute(f"ALTER TABLE pods DROP COLUMN {column}")
         file.execute("PRAGMA user_version = 1")
         file.commit()
     return path

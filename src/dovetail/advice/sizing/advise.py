@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dovetail.advice.sizing import thresholds as limits
-from dovetail.advice.sizing.rule import JobAdvice, PriceOf, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
+from dovetail.advice.sizing.market import NO_MARKET, Market
+from dovetail.advice.sizing.rule import JobAdvice, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen, percent, seen_of
 from dovetail.history.job_use import JobsUse
@@ -16,14 +17,14 @@ GPU_SECOND = 1000 * 1000
 HOUR_S = 3600
 
 
-def advise(uses: JobsUse, price: PriceOf | None = None) -> tuple[JobAdvice, ...]:
+def advise(uses: JobsUse, market: Market = NO_MARKET) -> tuple[JobAdvice, ...]:
     """The advice for each job of the window, by namespace and name."""
-    return tuple(advice_for(seen, price) for seen in seen_of(uses))
+    return tuple(advice_for(seen) for seen in seen_of(uses, market))
 
 
-def advice_for(seen: JobSeen, price: PriceOf | None = None) -> JobAdvice:
+def advice_for(seen: JobSeen) -> JobAdvice:
     use, total = seen.use, seen.total
-    found = tuple(_advice(seen, rule, proposal, price) for rule, proposal in applying(seen))
+    found = tuple(_advice(seen, rule, proposal) for rule, proposal in applying(seen))
     missing = _missing(seen)
     verdict: Verdict = "advice" if found else "not enough data" if missing else "right-sized"
     means = [one.mean_milli for one in seen.members]
@@ -55,39 +56,58 @@ def applying(seen: JobSeen) -> Iterator[tuple[SizingRule, SizeProposal]]:
 def _missing(seen: JobSeen) -> str:
     """What advice on the size would need and there is not."""
     if seen.enough:
-        return "" if seen.gpu is not None else f"the memory of a GPU of the model {seen.model or '?'} is not known"
+        return _not_examined(seen)
     days, runs, coverage = len(seen.total.days), seen.use.runs, seen.use.coverage_milli
     if coverage < limits.LEAST_COVERAGE:
-        return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed"
+        shared = "; of a shared GPU that needs the agent's function `processes`, and no MPS" if seen.shared else ""
+        return f"{percent(coverage)} of the time was measured; {percent(limits.LEAST_COVERAGE)} are needed{shared}"
     return f"measured days: {days}, runs: {runs}; {limits.FEWEST_DAYS} days or {limits.FEWEST_RUNS} runs are needed"
 
 
-def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal, price: PriceOf | None) -> SizingAdvice:
+def _not_examined(seen: JobSeen) -> str:
+    """Why it is not known whether the size is right; "" if it is."""
+    if seen.gpu is None:
+        return f"the memory of a GPU of the model {seen.model or '?'} is not known"
+    if not seen.whole and seen.needed <= limits.FULL_PART:
+        return f"{seen.needed_text} of what it holds; whether a smaller part of a GPU is enough is not examined"
+    return ""
+
+
+def _advice(seen: JobSeen, rule: SizingRule, proposal: SizeProposal) -> SizingAdvice:
     return SizingAdvice(
         rule.name, rule.title, proposal.cause, proposal.action, proposal.gain, rule.risk, rule.falsifier,
-        _saving(seen, proposal, price), proposal.change,
+        _saving(seen, proposal), proposal.change,
     )  # fmt: skip
 
 
-def _saving(seen: JobSeen, proposal: SizeProposal, price: PriceOf | None) -> Saving:
+def _saving(seen: JobSeen, proposal: SizeProposal) -> Saving:
     held_s = seen.use.held_gpu // GPU_SECOND
     saved_s = seen.use.held_gpu * proposal.saves_milli // (1000 * GPU_SECOND)
-    own = price(seen.gpu.model) if price is not None and seen.gpu is not None else None
-    if price is None or own is None:
+    now, then = proposal.now, proposal.then
+    if now is not None and then is not None and now.currency == then.currency:
+        return Saving(saved_s, held_s * (now.micro - then.micro) // HOUR_S, now.currency, min(now.date, then.date))
+    price = seen.market.model(seen.gpu.model) if saved_s and seen.gpu is not None else None
+    if price is None:
         return Saving(saved_s)
-    if not proposal.cheaper:
-        return Saving(saved_s, saved_s * own.micro // HOUR_S, own.currency, own.date)
-    other = price(proposal.cheaper)
-    if other is None or other.currency != own.currency:
-        return Saving(saved_s)
-    return Saving(saved_s, held_s * (own.micro - other.micro) // HOUR_S, own.currency, min(own.date, other.date))
+    return Saving(saved_s, saved_s * price.micro // HOUR_S, price.currency, price.date)
 
 
 def by_saving(jobs: tuple[JobAdvice, ...]) -> tuple[JobAdvice, ...]:
     """The jobs with advice first, those with the largest saving before the others."""
-    return tuple(sorted(jobs, key=lambda one: (not one.advice, -saved_gpu_s(one), -one.held_gpu_s, one.job)))
+
+    def order(one: JobAdvice) -> tuple[bool, int, int, int, str]:
+        micro, _ = saved_cost([one]) or (0, "")
+        return not one.advice, -saved_gpu_s(one), -micro, -one.held_gpu_s, one.job
+
+    return tuple(sorted(jobs, key=order))
 
 
 def saved_gpu_s(job: JobAdvice) -> int:
     """What all the advice for a job would have saved, in GPU-seconds."""
     return sum(one.saving.gpu_s for one in job.advice)
+
+
+def saved_cost(jobs: Iterable[JobAdvice]) -> tuple[int, str] | None:
+    """The same of jobs in money, as far as prices are known: millionths of the currency, of which an answer has one."""
+    savings = [one.saving for job in jobs for one in job.advice if one.saving.cost_micro is not None]
+    return (sum(one.cost_micro or 0 for one in savings), savings[0].currency) if savings else None

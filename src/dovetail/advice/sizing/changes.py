@@ -106,6 +106,19 @@ def _quantity(cpus: Fraction) -> str:
     return str(cpus) if cpus.denominator == 1 else f"{int(cpus * 1000)}m"
 
 
+def _selected(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
+    field = pod.spec.at("nodeSelector", change.key)
+    if field.value != change.value:
+        yield put(field, change.value)
+
+
+def _annotated(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
+    field = pod.meta.at("annotations", change.key)
+    if field.value != change.value:
+        yield put(field, change.value)
+
+
 _EDITS: Mapping[ChangeKind, Callable[[Template, Field, SizeChange], Iterator[Edit]]] = {
-    "gpus": _fewer, "mig": _instance, "share": _shared, "cpu": _cpus,
+    "gpus": _fewer, "mig": _instance, "share": _shared, "cpu": _cpus, "select": _selected,
+    "annotate": _annotated,
 }  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would hold the work of a job: fewer GPUs, a MIG instance, a smaller GPU, or a part of one.
+"""What would hold the work of a job: fewer GPUs, a MIG instance, a smaller GPU, a part of one, or another machine.
 
 Rules
 - What a job needs is the p95 of real use of its busiest GPU (p99 of a service) and its largest memory, never a mean.
@@ -8,6 +8,9 @@ Rules
   the load that is planned for a GPU.
 - Work that is spread over several GPUs is put together by adding up: the memory of replicated data counts once too
   often, which errs on the safe side.
+- Another instance type has the same GPUs, as many of them in a machine as work together, in a number that the pods
+  fill, and for each pod the CPUs and the memory that it requests, less what the system keeps. A pod that requests none
+  needs as much as its part of the machine that it has: what it uses was not measured.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dovetail.advice.gpus import GpuProduct, named
+from dovetail.advice.sizing.market import InstanceOffer
 from dovetail.advice.sizing.seen import JobSeen
 from dovetail.advice.sizing.thresholds import (
+    CHEAPER,
     GPU_LOAD,
+    HOST_LOAD,
     MEMORY_LOAD,
     MIG_SLICES,
     MOST_SHARES,
@@ -117,3 +123,57 @@ def shares(seen: JobSeen) -> int:
         return 0
     by_memory = seen.gpu.usable_mib * SHARED_MEMORY_LOAD // (peak_mib * 1000)
     return min(by_memory, GPU_LOAD // seen.needed, MOST_SHARES)
+
+
+class Machines(Struct, frozen=True):
+    """The instance type that a job has, at the price of its place, and those that would hold it, the cheapest first."""
+
+    own: InstanceOffer
+    others: tuple[InstanceOffer, ...]
+
+    @property
+    def cheaper(self) -> InstanceOffer | None:
+        """The cheapest that would hold it, if that is worth a move."""
+        best = self.others[0] if self.others else None
+        return best if best is not None and self.own.price.above(best.price, CHEAPER) else None
+
+    def with_cpus(self, per_gpu_milli: int) -> InstanceOffer | None:
+        """The cheapest with so many CPUs for each GPU; None where the own one has them."""
+        if _part(self.own.cpu_milli, self.own) >= per_gpu_milli:
+            return None
+        return next((one for one in self.others if _part(one.cpu_milli, one) >= per_gpu_milli), None)
+
+
+def machines(seen: JobSeen) -> Machines | None:
+    """None where its instance type, or the price of it, is not known."""
+    place = seen.place
+    if place is None or place.spot or not seen.whole:
+        return None
+    offers = seen.market.offers(place)
+    own = next((one for one in offers if one.name == place.instance_type), None)
+    if own is None:
+        return None
+    gpus, latest = seen.use.most_per_pod, seen.use.latest
+    together = gpus if seen.replicated else min(own.gpus, seen.devices)
+
+    def holds(one: InstanceOffer) -> bool:
+        amounts = (
+            (latest.cpu_milli, own.cpu_milli, one.cpu_milli),
+            (latest.memory_mib, own.memory_mib, one.memory_mib),
+        )
+        return (
+            one.gpus >= together
+            and one.gpus % gpus == 0
+            and all(
+                requested <= gpus * _part(amount, one) if requested else mine * one.gpus <= amount * own.gpus
+                for requested, mine, amount in amounts
+            )
+        )
+
+    others = (one for one in offers if one is not own and one.price.currency == own.price.currency and holds(one))
+    return Machines(own, tuple(sorted(others, key=lambda one: (one.price.micro, one.name))))
+
+
+def _part(amount: int, of: InstanceOffer) -> int:
+    """What pods can request of an amount of a machine for each of its GPUs."""
+    return amount * HOST_LOAD // (1000 * of.gpus)

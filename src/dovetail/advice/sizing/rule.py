@@ -8,31 +8,37 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dovetail.advice.sizing.market import HourPrice
 from dovetail.advice.sizing.seen import JobSeen
 from dovetail.advice.sizing.workload import Workload
 
 Verdict = Literal["advice", "right-sized", "not enough data"]
-ChangeKind = Literal["gpus", "mig", "share", "cpu"]
+ChangeKind = Literal["gpus", "mig", "share", "cpu", "select", "annotate"]
 
 
 class SizeChange(Struct, frozen=True):
     """What changes in a manifest. gpus: a pod requests `amount` GPUs. mig: an instance of the profile whose resource is
     `resource`, in place of each GPU. share: a shared GPU, of whose memory it takes `amount` MiB. cpu: each GPU gets
-    `amount` times the CPUs."""
+    `amount` times the CPUs. select: only nodes whose label `key` is `value`. annotate: the annotation `key` of pods is
+    `value`."""
 
     kind: ChangeKind
     amount: int = 0
     resource: str = ""
+    key: str = ""
+    value: str = ""
 
 
 class SizeProposal(Struct, frozen=True):
-    """What a rule proposes for a job. `saves_milli` is the part of the GPU time that is saved, in thousandths, and
-    `cheaper` the model to which the job moves. `gain` states what there is to win where that is not known."""
+    """What a rule proposes for a job. `saves_milli` is the part of the GPU time that is saved, in thousandths; `now`
+    and `then` are what an hour costs before and after a move, if both are known. `gain` states what there is to win
+    where no saving is known, or what else there is."""
 
     cause: str
     action: str
     saves_milli: int = 0
-    cheaper: str = ""
+    now: HourPrice | None = None
+    then: HourPrice | None = None
     gain: str = ""
     change: SizeChange | None = None
 
@@ -51,18 +57,6 @@ class SizingRule(Struct, frozen=True):
     proposes: Callable[[JobSeen], SizeProposal | None]
     early: bool = False
     beside: bool = False
-
-
-class HourPrice(Struct, frozen=True):
-    """What an hour of a GPU costs, in millionths of the currency, as of a date."""
-
-    micro: int
-    currency: str
-    date: str
-
-
-PriceOf = Callable[[str], HourPrice | None]
-"""The price of a GPU by its model; None where there is none."""
 
 
 class Saving(Struct, frozen=True):

@@ -8,15 +8,20 @@ from work, for which a smaller GPU would be no help; then sizes. No rule is trig
 from __future__ import annotations
 
 import re
+from math import ceil
 
-from dovetail.advice.sizing import fit
+from dovetail.advice.sizing import fit, links, spot
 from dovetail.advice.sizing import thresholds as limits
+from dovetail.advice.sizing.market import HourPrice
 from dovetail.advice.sizing.rule import SizeChange, SizeProposal, SizingRule
 from dovetail.advice.sizing.seen import JobSeen, gib, percent
 from dovetail.monitoring.bottleneck import COMMUNICATION, HUNG, STRAGGLER
 
-_OUT_OF_MEMORY = re.compile(r"CUDA(_ERROR_| error: )?out[ _]of[ _]memory|OutOfMemoryError: CUDA", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"CUDA(_ERROR_| error: | )out[ _]of[ _]memory|OutOfMemoryError: CUDA", re.IGNORECASE)
 _HOUR_MS = 3_600_000
+_INSTANCE_TYPE, _PRODUCT = "node.kubernetes.io/instance-type", "nvidia.com/gpu.product"
+_TOPOLOGY, _NVLINK = "dovetail.dev/topology-required", "dovetail.dev/nvlink"
+_WAITING = "the time in which the GPUs wait for one another"
 
 
 def _hung(seen: JobSeen) -> SizeProposal | None:
@@ -104,25 +109,114 @@ def _out_of_memory(seen: JobSeen) -> SizeProposal | None:
 def _io_bound(seen: JobSeen) -> SizeProposal | None:
     if seen.part_of_class("io-bound") < limits.CLASS_TIME or seen.needed > limits.QUIET_P95:
         return None
+    per_gpu = seen.cpus_per_gpu
+    requests = f"; it requests {per_gpu:g} CPUs for each" if per_gpu else ""
     return SizeProposal(
-        "the GPUs wait for data: much is copied to them, and few of their SMs work",
+        f"the GPUs wait for data: much is copied to them, and few of their SMs work{requests}",
         "more CPUs for each GPU and more loader workers, local NVMe, pinned memory; not a smaller GPU, which would "
-        "wait as long",
+        f"wait as long{_machine_with(seen, 2 * per_gpu)}",
         gain="the time in which the GPUs wait for data",
         change=SizeChange("cpu", 2),
     )
 
 
+def _few_cpus(seen: JobSeen) -> SizeProposal | None:
+    per_gpu = seen.cpus_per_gpu
+    waits = seen.part_of_class("small-kernels") >= limits.CLASS_TIME and seen.needed <= limits.QUIET_P95
+    if not waits or not 0 < per_gpu < limits.FEW_CPUS:
+        return None
+    times = ceil(limits.CPUS_PER_GPU / per_gpu)
+    return SizeProposal(
+        f"kernels run most of the time, and few SMs have work: it requests {per_gpu:g} CPUs for each GPU, which share "
+        f"the work of starting kernels and of loading data",
+        f"{times} times the CPUs, {times * per_gpu:g} for each GPU; not a smaller GPU, which would wait as long"
+        f"{_machine_with(seen, times * per_gpu)}",
+        gain="the time in which the GPUs wait for the CPUs",
+        change=SizeChange("cpu", times),
+    )
+
+
+def _machine_with(seen: JobSeen, cpus_per_gpu: float) -> str:
+    """Where there are so many CPUs, if the machine of the job has fewer; "" if it has them, or that is not known."""
+    found = fit.machines(seen)
+    better = found.with_cpus(ceil(cpus_per_gpu * 1000)) if found is not None else None
+    if found is None or better is None:
+        return ""
+    return (
+        f"; its {found.own.name} has {found.own.cpus_per_gpu} CPUs for each GPU, {better.name} has "
+        f"{better.cpus_per_gpu}, for {_money(better.price)} in place of {_money(found.own.price)} for each GPU and "
+        f"hour (prices of {min(better.price.date, found.own.price.date)})"
+    )
+
+
+def _money(price: HourPrice) -> str:
+    return f"{price.micro / 10**6:.2f} {price.currency}"
+
+
+def _link(seen: JobSeen) -> SizeProposal | None:
+    if not _waits_for_others(seen):
+        return None
+    if (apart := links.over_zones(seen)) is not None:
+        return SizeProposal(
+            f"its GPUs exchange much, and were in {apart.zones} zones",
+            "ask for one zone: it waits until that has room for all of it",
+            gain=_WAITING, change=SizeChange("annotate", key=_TOPOLOGY, value="zone"),
+        )  # fmt: skip
+    if (apart := links.over_nodes(seen)) is not None:
+        cause = (
+            f"its {seen.devices} GPUs exchange much, and were in {apart.nodes} nodes of {apart.node_gpus} GPUs: the "
+        )
+        if apart.fewest == 1:
+            return SizeProposal(
+                f"{cause}network is slower than the links in a node, which holds all of them",
+                "ask for one node: it waits until one has room for all of it",
+                gain=_WAITING, change=SizeChange("annotate", key=_TOPOLOGY, value="host"),
+            )  # fmt: skip
+        return SizeProposal(
+            f"{cause}network is slower than the links in a node, and {apart.fewest} nodes hold all of them",
+            f"pods with {apart.node_gpus} GPUs each, which fill a node, in place of pods with {seen.use.most_per_pod}",
+            gain=_WAITING,
+        )
+    if seen.gpu is not None and links.without_nvlink(seen):
+        if not links.by_choice(seen.gpu):
+            return SizeProposal(
+                f"its GPUs exchange over PCIe, although NVLink connects all {seen.gpu.model} of a node",
+                "see why NCCL does not use it: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE, `nvidia-smi topo -m`, and "
+                "`dovetail doctor` on the node",
+                gain=_WAITING,
+            )
+        return SizeProposal(
+            f"its GPUs exchange over PCIe: those that it got are not the ones that NVLink connects of "
+            f"{seen.gpu.model} in a node",
+            "ask for GPUs that NVLink connects: it waits until such are free together",
+            gain=_WAITING, change=SizeChange("annotate", key=_NVLINK, value="required"),
+        )  # fmt: skip
+    linked = links.linked_model(seen)
+    if linked is None or seen.gpu is None:
+        return None
+    return SizeProposal(
+        f"its GPUs exchange over PCIe: {seen.gpu.model} has no NVLink for {seen.use.most_per_pod} GPUs",
+        f"run it on {linked.model} of this cluster: select nodes by {_PRODUCT}={linked.name}",
+        gain=_WAITING, change=SizeChange("select", key=_PRODUCT, value=linked.name),
+    )  # fmt: skip
+
+
+def _waits_for_others(seen: JobSeen) -> bool:
+    """Whether its GPUs work together and wait for one another. Those of a service wait for requests, too."""
+    together = seen.devices >= 2 and seen.workload != "serving"
+    return together and seen.part_of_class(COMMUNICATION.name) >= limits.CLASS_TIME
+
+
 def _communication(seen: JobSeen) -> SizeProposal | None:
     gpus = seen.devices
-    if gpus < 2 or seen.part_of_class(COMMUNICATION.name) < limits.CLASS_TIME:
+    if not _waits_for_others(seen):
         return None
     inside = seen.use.most_per_pod
     halved = SizeChange("gpus", inside // 2) if inside == gpus and inside % 2 == 0 else None
     return SizeProposal(
         "the GPUs exchange much, and their SMs work only in between",
         f"fewer and closer GPUs, such as {max(1, gpus // 2)} in one NVLink domain, or transfers that overlap with work",
-        gain="the time in which the GPUs wait for one another",
+        gain=_WAITING,
         change=halved,
     )
 
@@ -196,9 +290,32 @@ def _smaller(seen: JobSeen) -> SizeProposal | None:
     return SizeProposal(
         f"{seen.needed_text} and its memory peak is {gib(seen.total.memory_peak_mib)}: "
         f"{found.model} of this cluster holds both",
-        f"run it on {found.model} ({gib(found.usable_mib)}): select nodes by nvidia.com/gpu.product={found.name}",
-        cheaper=found.model,
-        gain="the difference of the prices; the time of the larger GPUs for others",
+        f"run it on {found.model} ({gib(found.usable_mib)}): select nodes by {_PRODUCT}={found.name}",
+        now=seen.market.model(seen.gpu.model) if seen.gpu is not None else None,
+        then=seen.market.model(found.model),
+        gain="the time of the larger GPUs for others",
+        change=SizeChange("select", key=_PRODUCT, value=found.name),
+    )
+
+
+def _instance(seen: JobSeen) -> SizeProposal | None:
+    found = fit.machines(seen)
+    better = found.cheaper if found is not None else None
+    if found is None or better is None:
+        return None
+    own, latest, gpus = found.own, seen.use.latest, seen.use.most_per_pod
+    needs = [f"{latest.cpu_milli / 1000:g} CPUs"] if latest.cpu_milli else []
+    needs += [gib(latest.memory_mib)] if latest.memory_mib else []
+    requests = f"requests {' and '.join(needs)}" if needs else "requests neither CPUs nor memory"
+    return SizeProposal(
+        f"a pod with {gpus} {'GPU' if gpus == 1 else 'GPUs'} {requests}; {own.name} has {own.cpus_per_gpu} CPUs and "
+        f"{gib(own.memory_mib // own.gpus)} for each GPU, {better.name} has {better.cpus_per_gpu} and "
+        f"{gib(better.memory_mib // better.gpus)} with the same GPUs",
+        f"run it on {better.name}, {_money(better.price)} for each GPU and hour in place of {_money(own.price)}: "
+        f"select nodes by {_INSTANCE_TYPE}={better.name}",
+        now=own.price,
+        then=better.price,
+        change=SizeChange("select", key=_INSTANCE_TYPE, value=better.name),
     )
 
 
@@ -217,14 +334,46 @@ def _share(seen: JobSeen) -> SizeProposal | None:
 
 
 def _spot(seen: JobSeen) -> SizeProposal | None:
-    models = {one.model for one in seen.use.devices}
-    if seen.workload != "training" or seen.use.spot or not seen.use.interrupted or not models <= seen.spot_models:
+    why, cost = spot.safe_to_interrupt(seen), spot.spot_cost(seen)
+    if not why or not _on_spot(seen, cost):
         return None
+    if cost is None:
+        return SizeProposal(
+            why, "run it on spot nodes; `dovetail spot` computes how often to save, and whether that pays",
+            gain="the discount of spot nodes, less the work that is lost at interruptions",
+        )  # fmt: skip
     return SizeProposal(
-        f"it went on after {seen.use.interrupted} interruptions and completed: it saves checkpoints",
-        "run it on spot nodes; `dovetail spot` computes how often to save, and whether that pays",
-        gain="the discount of spot nodes, less the work that is lost at interruptions",
+        f"{why}; an hour of a GPU costs {_money(cost.now)}, an hour of useful work on spot {_money(cost.spot)}",
+        f"run it on spot nodes; a run takes {percent(cost.slowdown_milli)} of its time if a node is interrupted every "
+        f"{spot.in_hours(limits.SPOT_MTBI_S)} (assumed); saving at the best "
+        f"times (`dovetail spot`) it pays down to every {spot.in_hours(cost.least_mtbi_s)}",
+        now=cost.now,
+        then=cost.spot,
     )
+
+
+def _checkpoints(seen: JobSeen) -> SizeProposal | None:
+    cost = spot.spot_cost(seen)
+    if spot.safe_to_interrupt(seen) or not _on_spot(seen, cost):
+        return None
+    less = ""
+    if cost is not None:
+        date = min(cost.now.date, cost.spot.date)
+        less = f": an hour of useful work {_money(cost.spot)} in place of {_money(cost.now)} (prices of {date})"
+    return SizeProposal(
+        f"nothing shows that it saves its work, so that an interruption may cost a whole run; on spot nodes it could "
+        f"cost less{less}",
+        "save checkpoints, and declare how often with the annotation dovetail.dev/checkpoint-interval: without them "
+        "it is no job for spot nodes",
+        gain="the discount of spot nodes, and the work that a failure of a node destroys",
+    )
+
+
+def _on_spot(seen: JobSeen, cost: spot.SpotCost | None) -> bool:
+    """Whether a training job would be cheaper on spot nodes, or the cluster has such with its GPUs."""
+    if seen.workload != "training" or seen.use.spot or not seen.whole:
+        return False
+    return cost.pays if cost is not None else {one.model for one in seen.use.devices} <= seen.spot_models
 
 
 _3G = "right-sizing rules: memory peak that fits, and p95 below 1/7, 2/7 or 3/7"
@@ -269,8 +418,24 @@ RULES: tuple[SizingRule, ...] = (
         _io_bound,
     ),
     SizingRule(
+        "few-cpus", "it has few CPUs for its GPUs",
+        "class small-kernels at least half of the time, with a p95 of at most 70 %, and fewer than 4 CPUs are "
+        "requested for each GPU",
+        "more CPUs than a node has for each GPU make the job wait", "with more CPUs its real use does not rise",
+        f"{_KEMPNER}: busy with few SMs is bound by small kernels, synchronization or the CPU", _few_cpus,
+    ),
+    SizingRule(
+        "link", "a slow link connects its GPUs",
+        "class communication-bound at least half of the time, with two or more GPUs, no service; and most of the time "
+        "they were in several zones, in more nodes than hold as many, or, within a node, they exchanged over PCIe",
+        "it waits longer for a place that is closer together",
+        "in the place that it asks for a step takes as long; or what it moves over PCIe is memory of the host "
+        "(offload)",
+        "NCCL's paths: NVLink, then PCIe, then the network; the placement in the history", _link,
+    ),
+    SizingRule(
         COMMUNICATION.name, "its GPUs wait for one another",
-        "class communication-bound at least half of the time, with two or more GPUs",
+        "class communication-bound at least half of the time, with two or more GPUs, no service",
         "with fewer GPUs a run takes longer where transfers are not the limit",
         "with half the GPUs a step takes twice as long",
         "NVLink and PCIe transfers against SM activity, as DCGM profiles them", _communication,
@@ -319,9 +484,27 @@ RULES: tuple[SizingRule, ...] = (
         "its latency rises when the others on the GPU are busy", "NVIDIA's device plugin, time-slicing; " + _3G, _share,
     ),
     SizingRule(
+        "instance", "another instance type has the same GPUs for less",
+        "an instance type of its cloud and region costs at least 10 % less for each GPU, and has for each pod the CPUs "
+        "and the memory that it requests, and the GPUs that work together in one machine",
+        "the cluster has to offer the instance type; what the pod uses beyond its requests was not measured; local "
+        "disks and networks differ",
+        "on the other instance type its real use falls, or it is out of memory of the host",
+        "the price tables of the project or of the user, with their dates (docs/reference/instances.md)", _instance,
+    ),
+    SizingRule(
         "spot", "it can run on spot nodes",
-        "a training job was interrupted, went on and completed, and the cluster has spot nodes of its model",
-        "an interruption costs the work since the last checkpoint, and the restart",
-        "it begins anew after an interruption", "break-even of `dovetail spot`", _spot, beside=True,
+        "a training job declares `dovetail.dev/checkpoint-interval`, or went on after an interruption and completed, "
+        "or has runs of less than an hour; and useful work costs at least 10 % less on spot, or, without a price, the "
+        "cluster has spot nodes of its model",
+        "an interruption costs the work since the last checkpoint, and the restart; spot nodes may not be had",
+        "it begins anew after an interruption, or nodes are interrupted more often than that",
+        "Daly's interval and the break-even of `dovetail spot` (advice.interruptions)", _spot, beside=True,
+    ),
+    SizingRule(
+        "checkpoints", "it has to save its work before it can run on spot nodes",
+        "a training job for which spot would be cheaper as above, and nothing shows that it saves its work",
+        "saving takes time, and storage", "it saves its work, and does not declare it",
+        "Daly's interval and the break-even of `dovetail spot` (advice.interruptions)", _checkpoints, beside=True,
     ),
 )  # fmt: skip

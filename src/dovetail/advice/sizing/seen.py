@@ -15,9 +15,11 @@ from itertools import groupby
 from msgspec import Struct
 
 from dovetail.advice.gpus import GpuProduct, named
+from dovetail.advice.sizing.market import NO_MARKET, Market
 from dovetail.advice.sizing.thresholds import FEWEST_DAYS, FEWEST_RUNS, LEAST_COVERAGE
 from dovetail.advice.sizing.workload import Workload, is_replicated, workload_of
 from dovetail.history.job_use import DeviceUse, JobsUse, JobUse
+from dovetail.history.records import GpuSpan
 from dovetail.monitoring.bottleneck import UNKNOWN, Bottleneck, classify
 
 
@@ -32,11 +34,12 @@ def gib(mib: int) -> str:
 
 
 class JobSeen(Struct, frozen=True, dict=True):
-    """`models` are those of the GPUs of the cluster, `spot_models` those of its spot nodes."""
+    """`models` are those of the GPUs of the cluster, `spot_models` those of its spot nodes; `market` has prices."""
 
     use: JobUse
     models: frozenset[str] = frozenset()
     spot_models: frozenset[str] = frozenset()
+    market: Market = NO_MARKET
 
     @cached_property
     def workload(self) -> Workload:
@@ -67,11 +70,29 @@ class JobSeen(Struct, frozen=True, dict=True):
         """Whether it held whole GPUs only."""
         return all(one.kind in ("whole", "claimed") and one.milli == 1000 for one in self.use.devices)
 
+    @property
+    def shared(self) -> bool:
+        """Whether it held GPUs that others held, too."""
+        return any(one.kind == "share" for one in self.use.devices)
+
     @cached_property
     def gpu(self) -> GpuProduct | None:
         """The model of all its GPUs; None if there are several, or it is not known."""
         models = {one.model for one in self.use.devices}
         return named(next(iter(models))) if len(models) == 1 else None
+
+    @cached_property
+    def place(self) -> GpuSpan | None:
+        """A GPU of its latest pod in its node, if all its GPUs were in nodes of one kind and region; else None."""
+        places = [one.place for one in self.use.devices]
+        kinds = {(one.instance_type, one.region, one.spot, one.gpus) if one is not None else None for one in places}
+        latest = [one.place for one in self.use.devices if one.pod_uid == self.use.latest.uid]
+        return (latest or places)[0] if len(kinds) == 1 else None
+
+    @property
+    def cpus_per_gpu(self) -> float:
+        """The CPUs that its latest pod requests for each of its GPUs; 0 if it requests none, or that is not known."""
+        return self.use.latest.cpu_milli / 1000 / self.use.most_per_pod
 
     @property
     def model(self) -> str:
@@ -128,16 +149,17 @@ class JobSeen(Struct, frozen=True, dict=True):
 
     def part_of_class(self, name: str) -> int:
         """The part of the measured time that was of a class, in thousandths."""
-        return self._part(sum(one.measured_ms for one, found in self.classes if found.name == name))
+        return self.part_of_time(sum(one.measured_ms for one, found in self.classes if found.name == name))
 
     def part_of_runs(self, name: str) -> int:
         """The part of the measured time of the runs in which a GPU was of a class, in thousandths."""
         runs = {one.run for one, found in self.classes if found.name == name}
-        return self._part(sum(one.measured_ms for one in self.members if one.run in runs))
+        return self.part_of_time(sum(one.measured_ms for one in self.members if one.run in runs))
 
-    def _part(self, ms: int) -> int:
+    def part_of_time(self, ms: int) -> int:
+        """What a time of its GPUs is of all that was measured, in thousandths."""
         return ms * 1000 // self.total.measured_ms if self.total.measured_ms else 0
 
 
-def seen_of(uses: JobsUse) -> list[JobSeen]:
-    return [JobSeen(one, uses.models, uses.spot_models) for one in uses.jobs]
+def seen_of(uses: JobsUse, market: Market = NO_MARKET) -> list[JobSeen]:
+    return [JobSeen(one, uses.models, uses.spot_models, market) for one in uses.jobs]

@@ -31,7 +31,25 @@ SHARED_MEMORY_LOAD = 800
 SAME_MEMORY = 980
 """GPUs of 80 GB differ by some hundred MiB."""
 MOST_SHARES = 8
+FULL_PART = 500
+"""Of a part of a GPU: one that needs more would not fit on half of it."""
 MIG_SLICES = 3
 """The largest MIG profile, in compute slices, that is advised: above it a card has room for one instance only."""
+NVLINK_PART = 50
+"""Of what PCIe carries: NVLink has some traffic of its own."""
+CHEAPER = 100
+"""The part that an instance type or spot has to be cheaper by: a move has its own cost, and prices change."""
+HOST_LOAD = 900
+"""The part of a node's CPUs and memory that pods can request: the system and the kubelet keep the rest."""
+SHORT_RUN_MS = HOUR_MS
+"""A run that is shorter may begin anew."""
+SPOT_MTBI_S = 8 * 3600
+"""The assumed time between two interruptions of a spot node. No cloud states it; see the least time in the advice."""
+RESTART_S = 600
+"""The assumed time from an interruption until work goes on, with the wait for another node."""
+CHECKPOINT_MIB_S = 512
+"""The assumed rate at which the memory of a GPU is saved."""
+FEW_CPUS = 4
+"""For each GPU: below it a loader and the process that starts kernels share too few."""
 CPUS_PER_GPU = 8
 """What is proposed where a manifest requests no CPUs; clouds have 8 to 24 for each GPU of a training node."""

@@ -18,6 +18,7 @@ from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.exporter.shared_use import SharedUse
 from dovetail.agent.exporter.use_hours import UseHours
 from dovetail.agent.exporter.xid_counts import XidCounts
 from dovetail.agent.health.checks import KINDS
@@ -41,7 +42,8 @@ class Exporting:
         needed = KINDS | use_hours.KINDS
         read = {**{name: kind for name, kind in default().items() if name in needed}, **kinds}
         counted = Counters(options.state_folder / "counters.json")
-        self._use = UseHours(options.state_folder / "use.json", options.node_name)
+        shared = SharedUse(options.proc_root)
+        self._use = UseHours(options.state_folder / "use.json", options.node_name, shared=shared)
         self._sampler = Sampler(self._library, read.values(), counted, self._use, dcgm)
         self._xids = XidCounts(options.state_folder / "xids.json", table)
         joined = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()), owned=self._use.owned)

@@ -5,7 +5,7 @@ Rules
 - A pod is idle since the last reading that showed use of one of its GPUs. Of a GPU that it has not used in the hours
   that are kept, it is idle since the end of the first of them: in that hour its containers may have started.
 - A pod is idle if that is `LEAST_MS` ago, and `COVERAGE` thousandths of the time since then were measured: what was not
-  measured is not idle. A device that several pods share is never measured.
+  measured is not idle. Of a device that several pods share each is measured, or none (`shared_use`).
 """
 
 from __future__ import annotations

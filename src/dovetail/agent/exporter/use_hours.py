@@ -4,8 +4,9 @@
 Rules
 - Each reading of a device counts for the time since the one before, if that is at most `LONGEST_S`: what was not
   measured is not guessed.
-- A device is used by the pod that holds it. The time in which its owner changed, or is not known, is not counted; nor
-  is that of a device that several pods hold, as NVML does not divide it exactly.
+- A device is used by the pod that holds it. The time in which its owner changed, or is not known, is not counted. Of a
+  device that several pods hold each has the use of its own processes, where that is known of all (`shared_use`): as a
+  utilization, as NVML divides nothing else.
 - A pod is known as the owner of a device when the kubelet is asked the next time, at most `OWNERS_S` late.
 - What a MIG instance does is the use of the pod that holds the instance, under the UUID of its GPU.
 - The last `KEPT_HOURS` are kept, in a file too, at most `_MOST` records; the oldest hours go first.
@@ -26,6 +27,7 @@ from msgspec.structs import replace
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.exporter.idle_pods import idle_pods
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owners
+from dovetail.agent.exporter.shared_use import SharedUse
 from dovetail.history.records import HOUR_MS, USE_BINS, UseHour
 from dovetail.monitoring.real_use import PARTS, default, weighted
 
@@ -60,6 +62,14 @@ class UseMemory(Struct):
     hours: list[UseHour] = []
 
 
+class MeasuredUse(Struct, frozen=True):
+    """What a pod used of what it holds: real use, 0 to 1, memory, and activities in thousandths or bytes per second."""
+
+    real: float
+    memory_mib: int
+    activity: dict[str, float]
+
+
 Key = tuple[str, str, int]
 """GPU, pod and hour."""
 
@@ -68,7 +78,11 @@ class UseHours:
     """What is kept at `path` of the devices of `node`. `clock_ms` is the wall clock."""
 
     def __init__(
-        self, path: Path, node: str, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        self,
+        path: Path,
+        node: str,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        shared: SharedUse | None = None,
     ) -> None:
         self._file = CheckpointFile(path, UseMemory)
         memory, wrong = self._file.rescue()
@@ -76,7 +90,7 @@ class UseHours:
         self._since_ms = memory.since_ms
         self._source = f"{node}/{memory.since_ms}"
         self._hours: dict[Key, UseHour] = {(one.gpu, one.pod_uid, one.hour_ms): one for one in memory.hours}
-        self._clock_ms = clock_ms
+        self._clock_ms, self._shared = clock_ms, shared or SharedUse()
         self._lock = threading.Lock()
         self._owners: Owners | None = None
         self._known_s = 0.0
@@ -115,8 +129,9 @@ class UseHours:
                 self._read_s[device.uuid] = reading.read_s
                 self._gpus[device.uuid] = device.parent or device.uuid
                 took_s = reading.read_s - before_s
-                if 0 < took_s <= LONGEST_S and (pod := self._user(device, before_s)) is not None:
-                    self._count(device, pod, round(took_s * 1000))
+                if 0 < took_s <= LONGEST_S:
+                    for pod, use in self._uses(device, reading, before_s):
+                        self._count(device, pod, use, round(took_s * 1000))
 
     def since(self, hour_ms: int) -> list[UseHour]:
         """The hours from this one on."""
@@ -151,24 +166,25 @@ class UseHours:
         except CheckpointError as error:
             self._write_fault = f"the use of GPUs is counted anew at the next restart of the agent: {error}"
 
-    def _user(self, device: DeviceReading, before_s: float) -> str | None:
-        """The uid of the pod that held the device since then, "" for none; None where that is not one answer."""
+    def _uses(self, device: DeviceReading, reading: GpuReading, before_s: float) -> Iterator[tuple[str, MeasuredUse]]:
+        """How the pods that held the device since then use it, by uid, "" for nobody; none where that is not known."""
         if self._owners is None or max(self._known_s, self._changed_s.get(device.uuid, 0.0)) > before_s:
-            return None
-        owners = {one.pod_uid for one in self._owners.by_device.get(device.uuid, ())}
-        return next(iter(owners), "") if len(owners) < 2 else None
-
-    def _count(self, device: DeviceReading, pod_uid: str, took_ms: int) -> None:
-        use = _real_use(device)
-        if use is None:
             return
-        values, memory_mib = _values(device), int(device.values.get(_MEMORY, 0))
+        owners = self._owners.by_device.get(device.uuid, ())
+        pods = {one.pod_uid for one in owners}
+        if len(pods) > 1:
+            for pod, part in self._shared.of(device, reading, owners).items():
+                yield pod, MeasuredUse(part.use, part.memory_mib, {"utilization": _MILLI * part.use})
+        elif (use := _real_use(device)) is not None:
+            yield next(iter(pods), ""), MeasuredUse(use, int(device.values.get(_MEMORY, 0)), _values(device))
+
+    def _count(self, device: DeviceReading, pod_uid: str, use: MeasuredUse, took_ms: int) -> None:
         end_ms = self._clock_ms()
         for start_ms, until_ms in _by_hour(end_ms - took_ms, end_ms):
             key = device.parent or device.uuid, pod_uid, start_ms - start_ms % HOUR_MS
             hour = self._hours.get(key) or self._begin(key)
-            hour = _with(hour, values, use, memory_mib, until_ms - start_ms)
-            if use < self._idle:
+            hour = _with(hour, use, until_ms - start_ms)
+            if use.real < self._idle:
                 hour = replace(hour, idle_ms=hour.idle_ms + until_ms - start_ms)
             else:
                 hour = replace(hour, used_until_ms=max(hour.used_until_ms, until_ms))
@@ -210,18 +226,18 @@ def _real_use(device: DeviceReading) -> float | None:
     return min(max(use, 0.0), 1.0) if use is not None else None
 
 
-def _with(hour: UseHour, values: dict[str, float], use: float, memory_mib: int, ms: int) -> UseHour:
+def _with(hour: UseHour, use: MeasuredUse, ms: int) -> UseHour:
     """The record with `ms` more."""
     bins = list(hour.histogram)
-    bins[min(int(use * USE_BINS), USE_BINS - 1)] += ms
+    bins[min(int(use.real * USE_BINS), USE_BINS - 1)] += ms
     activity = dict(hour.activity)
-    for name, value in values.items():
+    for name, value in use.activity.items():
         activity[name] = activity.get(name, 0) + round(value * ms)
     return replace(
         hour,
         measured_ms=hour.measured_ms + ms,
-        use=hour.use + round(use * _MILLI * ms),
-        memory_peak_mib=max(hour.memory_peak_mib, memory_mib),
+        use=hour.use + round(use.real * _MILLI * ms),
+        memory_peak_mib=max(hour.memory_peak_mib, use.memory_mib),
         histogram=tuple(bins),
         activity=activity,
     )

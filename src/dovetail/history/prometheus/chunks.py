@@ -123,12 +123,13 @@ def _name(packed: bytes) -> str:
 
 
 class RecordColumns(Generic[T]):
-    """Records of one type as bytes: column by column, which compresses well, and is checked when it is read."""
+    """Records of one type as bytes: column by column, which compresses well, and is checked when it is read. What an
+    older program did not write yet, columns at the end, has its default."""
 
     def __init__(self, kind: type[T]) -> None:
         self._make: Any = kind
-        columns = tuple(GenericAlias(list, (field.type,)) for field in fields(kind))
-        self._of_columns: Any = msgspec.msgpack.Decoder(GenericAlias(tuple, columns))
+        self._columns = tuple(msgspec.msgpack.Decoder(GenericAlias(list, (one.type,))) for one in fields(kind))
+        self._fewest = sum(one.required for one in fields(kind))
 
     def encoded(self, records: Sequence[T]) -> bytes:
         """Of one record at least."""
@@ -138,7 +139,10 @@ class RecordColumns(Generic[T]):
     def decoded(self, blob: bytes) -> list[T]:
         """Raises ChunkError."""
         try:
-            columns = self._of_columns.decode(blob)
+            parts = msgspec.msgpack.decode(blob, type=list[msgspec.Raw])
+            if not self._fewest <= len(parts) <= len(self._columns):
+                raise ValueError(f"{len(parts)} columns")
+            columns = [column.decode(part) for column, part in zip(self._columns, parts, strict=False)]
             return [self._make(*row) for row in zip(*columns, strict=True)]
         except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
             raise ChunkError(f"it is of another version than this program ({error})") from error

@@ -30,7 +30,7 @@ from dovetail.history.records import (
     UseSum,
 )
 from dovetail.history.sqlite import uses
-from dovetail.history.sqlite.file import SUMS_SINCE, open_to_read, reported
+from dovetail.history.sqlite.file import REQUESTS_SINCE, SUMS_SINCE, open_to_read, reported
 
 KINDS: tuple[HoldKind, ...] = get_args(HoldKind)
 """Of holds, by their numbers in the file."""
@@ -54,9 +54,8 @@ _HOLDS_OF = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.id = holds.gpu
 """
-_PODS = f"""
-SELECT uid, {", ".join(PodRecord.__struct_fields__[1:])} FROM pods JOIN pod_ids USING (id)
-"""
+_POD_FIELDS = PodRecord.__struct_fields__
+_POD_FIELDS_OF_OLD = _POD_FIELDS[: _POD_FIELDS.index("cpu_milli")]
 _LABELS = PodRecord.__struct_fields__.index("labels")
 _DAYS = """
 SELECT gpu_ids.name, coalesce(uid, ''), start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail, used_until_ms, ''
@@ -96,6 +95,10 @@ class SqliteReader:
     def _rows(self, question: str, values: Collection[object] = ()) -> Iterator[Any]:
         with reported(self.path):
             yield from self._file.execute(question, tuple(values))
+
+    def _format(self) -> int:
+        ((found,),) = self._rows("PRAGMA user_version")
+        return int(found)
 
     def known(self) -> Period:
         ((first_ms, until_ms),) = self._rows("SELECT first_ms, until_ms FROM store")
@@ -163,7 +166,8 @@ class SqliteReader:
 
     def _pods(self, where: str, values: Collection[object]) -> Iterator[PodRecord]:
         known: dict[str, dict[str, str]] = {}
-        for row in self._rows(f"{_PODS} WHERE {where}", values):
+        columns = ", ".join(_POD_FIELDS if self._format() >= REQUESTS_SINCE else _POD_FIELDS_OF_OLD)
+        for row in self._rows(f"SELECT {columns} FROM pods JOIN pod_ids USING (id) WHERE {where}", values):
             # The pods of a job have the same labels.
             labels = known.get(row[_LABELS])
             if labels is None:
@@ -192,8 +196,7 @@ class SqliteReader:
             yield UseSum(*row)
 
     def day_sums(self, period: Period) -> Iterator[DaySums]:
-        ((found,),) = self._rows("PRAGMA user_version")
-        if found < SUMS_SINCE:
+        if self._format() < SUMS_SINCE:
             return
         question = "SELECT sums FROM day_sums WHERE start_ms >= ? AND start_ms <= ? ORDER BY start_ms"
         for (blob,) in self._rows(question, (period.start_ms, period.end_ms - DAY_MS)):
