@@ -245,17 +245,26 @@ def test_jobs_start_at_once_where_it_is_not_spent_any_more(later: ev.Event) -> N
     assert one.running.keys() == {"a"}
 
 
-@pytest.mark.parametrize("hours", [0, 1000])
-@pytest.mark.parametrize("micro", [0, 100])
-def test_of_two_budgets_either_stops_the_queue_and_the_later_end_counts(hours: int, micro: int) -> None:
-    budget = GpuBudget(hours * GPU_HOUR, "Day", hold=True)
-    one = world(spent("x", micro, "2024-11-01", budget=budget), job("a", "x"))
+@pytest.mark.parametrize(
+    ("hours", "micro", "until", "end"),
+    [
+        (0, 0, "2024-11-01", "2024-10-07"),
+        (0, 100, "2024-11-01", "2024-11-01"),
+        (0, 100, "2024-10-05", "2024-10-07"),
+        (1000, 100, "2024-11-01", "2024-11-01"),
+        (1000, 0, "2024-11-01", ""),
+    ],
+)
+def test_of_two_budgets_either_stops_the_queue_and_the_later_end_counts(
+    hours: int, micro: int, until: str, end: str
+) -> None:
+    one = world(spent("x", micro, until, budget=GpuBudget(hours * GPU_HOUR, "Week", hold=True)), job("a", "x"))
     one.live(MINUTE_MS)
-    ends = {(0, 0): "2024-10-05", (0, 100): "2024-11-01", (1000, 100): "2024-11-01"}
-    end = ends.get((hours, micro))
-    assert (one.running.keys() == {"a"}) == (end is None)
-    if end is not None:
+    assert (one.running.keys() == {"a"}) == (end == "")
+    if end:
         assert one.refusals["a"].detail == f"'x', until {end}"
+    # A step is due when either period is over.
+    assert one.state.shares.budgets.next_ms == min(at("2024-10-07"), at(until) if micro else at("2024-10-07"))
 
 
 def snapshot_of(one: World, name: str) -> QueueSnapshot:
