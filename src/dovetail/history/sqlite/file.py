@@ -26,10 +26,12 @@ import msgspec
 from dovetail.core.json_text import JsonError
 from dovetail.history.store import StoreError
 
-FORMAT = 2
-"""Of the file. A writer brings an older one to it; a reader reads both."""
+FORMAT = 3
+"""Of the file. A writer brings an older one to it; a reader reads all."""
 SUMS_SINCE = 2
 """The format since which there are sums of days."""
+POD_DAYS_SINCE = 3
+"""The format since which there are those by pod, too."""
 APPLICATION = 0x44764869
 _SCHEMA = """
 CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), first_ms INTEGER, until_ms INTEGER NOT NULL);
@@ -80,6 +82,10 @@ _CHANGES = {
 CREATE TABLE day_sums (start_ms INTEGER PRIMARY KEY, sums BLOB NOT NULL);
 DROP INDEX holds_open;
 CREATE INDEX holds_ends ON holds (gpu, end_ms);
+""",
+    POD_DAYS_SINCE: """
+DELETE FROM day_sums;
+ALTER TABLE day_sums ADD COLUMN by_pod BLOB NOT NULL DEFAULT x'';
 """,
 }
 """What was added by each format after the first one."""
