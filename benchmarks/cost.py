@@ -33,6 +33,7 @@ from dovetail.cost.list_prices import rules
 from dovetail.cost.price_rules import PriceBook
 from dovetail.history.day_sums import DaySums
 from dovetail.history.gpu_use import day_parts
+from dovetail.history.pod_days import PodDay
 from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour, UseSum
 
 MONTH = Period(1_790_812_800_000, 1_790_812_800_000 + 30 * DAY_MS)
@@ -73,6 +74,12 @@ class Memory(Struct):
     def use_by_pod(self, period: Period) -> Iterator[UseSum]:
         """Of one day."""
         return iter(self.use_of_day.get(period.start_ms // DAY_MS, ()))
+
+    def pod_names(self, period: Period) -> Iterator[PodRecord]:
+        return iter(self.pod_list)
+
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
+        return iter(())
 
     def day_sums(self, period: Period) -> Iterator[DaySums]:
         return iter(())

@@ -7,6 +7,7 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,11 +18,18 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from dovetail.cli import cli
+from dovetail.cli.history_store import HistorySource
+from dovetail.cost.idle_pods import IdleList
+from dovetail.cost.price_rules import PriceBook
 from dovetail.history.records import HOUR_MS, USE_BINS, GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
+from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
+from dovetail.historyserver.answers import idle_of
+from dovetail.historyserver.questions import IdleQuestion
 from dovetail.playground import Fault
 from tests.cli.answers import answer as checked
 from tests.cli.clusters import CommandCluster, command_cluster
+from tests.idlepolicy.world import DEFINITIONS, GPU_STACKS
 from tests.terminal import environment
 
 START_MS = 500_000 * HOUR_MS
@@ -193,6 +201,45 @@ def test_an_event_that_is_refused_keeps_no_other_from_being_written(store: Path,
     assert result.exit_code == 1 and "no event on ml/never-x" in result.stderr and "no right to create" in result.stderr
     assert len(notes(cluster)) == 3
     assert "which cost" not in notes(cluster)["train-x"]["message"]
+
+
+def test_what_the_policy_of_the_cluster_will_do(
+    store: Path, cluster: CommandCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector's answer, with what is foreseen; and the same where there is no policy."""
+
+    def collected(_: HistorySource, question: IdleQuestion, __: type[IdleList]) -> IdleList:
+        with closing(SqliteReader(store)) as reader:
+            return idle_of(reader, question, PriceBook(()))
+
+    monkeypatch.setattr(HistorySource, "_ask", collected)
+    assert "No idle policy is installed" in cluster.run("idle").output
+    stack = {"idle": {"enabled": True, "exemptNamespaces": ["serving"]}}
+    reports = {"observedTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "idlePods": []}
+    spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "none"}]}
+    for one in (
+        *DEFINITIONS, GPU_STACKS,
+        {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUStack", "metadata": {"name": "stack"}, "spec": stack},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train-x", "namespace": "ml"}, "spec": spec},
+    ):  # fmt: skip
+        stored = cluster.do(lambda one=one: cluster.playground.put(one))  # type: ignore[misc]
+    since = datetime.now(UTC) - timedelta(minutes=30)
+    with closing(SqliteStore(store)) as writer:
+        writer.run("UPDATE pod_ids SET uid = ? WHERE uid = 'uid-train'", (stored["metadata"]["uid"],))
+    # A pod is idle since it was created at the earliest: it is new here.
+    reports["idlePods"] = [{"uid": stored["metadata"]["uid"], "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}]
+    cluster.put({
+        "apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "n1"}, "status": reports,
+    })  # fmt: skip
+    answer = checked(cluster.run("idle", "-o", "json").output, "IdleList")
+    rows = {one["pod"]: one for one in answer["pods"]}
+    assert answer["policy"] == "on"
+    assert {name: one["policy"] for name, one in rows.items()} == {
+        "ml/never-x": "none", "ml/part-x": "none", "serving/web-x": "none", "ml/train-x": "notice",
+    }  # fmt: skip
+    assert rows["serving/web-x"]["policy_note"] == "Namespace serving is exempt." and rows["ml/train-x"]["policy_at"]
+    text = cluster.run("idle", "-o", "wide").output
+    assert "Namespace serving is exempt." in text and "is gone" in text and "No idle policy" not in text
 
 
 def hook(received: list[Any], answer: int) -> type[BaseHTTPRequestHandler]:

@@ -37,6 +37,10 @@ def queue(name: str, **spec: object) -> Json:
 STATUS = {
     "allocated": {"gpu": "40"}, "due": {"gpu": "36"}, "guaranteed": {"gpu": "32"}, "pendingJobs": 3,
     "usage": {"asOf": "2026-01-02T00:00:00.250Z", "used": "1", "rate": "2", "credit": "-1.5"},
+    "money": {
+        "spent": "12.345678", "currency": "USD", "periodStart": "2026-01-01T00:00:00Z",
+        "periodEnd": "2026-02-01T00:00:00Z", "asOf": "2026-01-02T00:00:00Z", "message": "2.0 GPU-hours have no price.",
+    },
     "conditions": [
         {"type": "Ready", "status": "True", "reason": "Usable", "lastTransitionTime": "2026-01-02T00:00:00.250Z"}
     ],

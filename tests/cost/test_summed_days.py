@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.cost.calendar import days, zone_of
-from dovetail.cost.cells import SUMMED_BY, gpu_times
+from dovetail.cost.cells import gpu_times
 from dovetail.cost.costs import CostAnswer, costs
 from dovetail.cost.grouping import AMOUNTS, HELD_BY, PLACED_BY, Grouping, grouped
 from dovetail.cost.price_rules import PriceBook, PriceRule
 from dovetail.cost.utilization import Utilization, utilization
 from dovetail.history.day_sums import DaySums
-from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period
+from dovetail.history.pod_days import PodDay
+from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
 from tests.history.late_writes import DAYS, END_MS, histories
@@ -49,6 +50,9 @@ class Records(SqliteReader):
     def day_sums(self, period: Period) -> Iterator[DaySums]:
         return iter(())
 
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
+        return iter(())
+
 
 def book(change: str) -> PriceBook:
     return PriceBook([BASE + CHANGES[change]], currency="USD", rates={"EUR": 1_100_000})
@@ -57,7 +61,7 @@ def book(change: str) -> PriceBook:
 def answers(reader: SqliteReader, period: Period, by: str, change: str, zone: str) -> tuple[CostAnswer, Utilization]:
     named = list(days(period, zone_of(zone))) if by == "day" else []
     grouping = Grouping(by, 1, PARENTS, tuple(day for day, _ in named))
-    times = gpu_times(reader, period, book(change), [part for _, part in named], by)
+    times = gpu_times(reader, period, book(change), [part for _, part in named], by, grouping.of_pod_days)
     return costs(times, grouping, "separate", "USD"), utilization(times, grouping)
 
 
@@ -116,8 +120,22 @@ def test_whole_days_are_answered_without_a_hold(tmp_path: Path, by: str) -> None
             pass
     with closing(NoHolds(path)) as reader:
         for change in CHANGES:
-            if by in SUMMED_BY and change in ("", "at midnight"):
+            summed = ("", "at midnight") if by == "model" else ("", "at midnight", "of a node")
+            if by not in ("gpu", "day") and change in summed:
                 answers(reader, three, by, change, "UTC")
                 continue
             with pytest.raises(AssertionError):
                 answers(reader, three, by, change, "UTC")
+
+
+def test_a_pod_whose_record_is_of_another_time_keeps_its_name(tmp_path: Path) -> None:
+    """As after a clock that went wrong: what it held counts all the same."""
+    path = tmp_path / "history.db"
+    pod = PodRecord("late", "ns", "late-0", "late", submitted_ms=DAYS * DAY_MS, bound_ms=DAYS * DAY_MS)
+    span = GpuSpan("g", "n1", 0, 1, "H100", "healthy", 0)
+    with closing(SqliteStore(path)) as store:
+        store.write(HistoryBatch(END_MS, [span], [GpuHold("late", "g", 1000, "whole", DAY_MS, 2 * DAY_MS)], [pod]))
+        while store.retain(END_MS):
+            pass
+        found, _ = answers(store, Period(DAY_MS, 2 * DAY_MS), "job", "", "UTC")
+    assert [(row.name, row.jobs, row.pods) for row in found.rows] == [("ns/late", 1, 1)]

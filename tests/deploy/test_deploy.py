@@ -19,6 +19,7 @@ from dovetail.kube.api import resources
 from dovetail.kube.api.discovery import Served
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.objects.history import COSTS
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
 from dovetail.recording.folder import MIB
@@ -73,6 +74,7 @@ def _needed() -> set[tuple[str, str, str]]:
         (resources.EVENTS.group, resources.EVENTS.plural, "create"),
         (resources.GPU_NODES.group, resources.GPU_NODES.plural, "patch"),
         (resources.QUEUES.group, "queues/status", "patch"),
+        (COSTS.group, COSTS.plural, "list"),
         *((kind.group, kind.plural, verb) for kind in _LEASES for verb in ("get", "list", "watch")),
         *((kind.group, f"{kind.plural}/status", "patch") for kind in _LEASES[:3]),
         (resources.GPU_LEASES.group, resources.GPU_LEASES.plural, "create"),

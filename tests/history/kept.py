@@ -9,6 +9,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 
 from dovetail.history.day_sums import DaySums
+from dovetail.history.pod_days import PodDay
 from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 
 
@@ -83,6 +84,12 @@ class Kept:
 
     def day_sums(self, period: Period) -> Iterator[DaySums]:
         """It adds up nothing: what is read of it comes from the records."""
+        return iter(())
+
+    def pod_names(self, period: Period) -> Iterator[PodRecord]:
+        return self.pods(period)
+
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
         return iter(())
 
     def gaps(self, period: Period) -> Iterator[Gap]:

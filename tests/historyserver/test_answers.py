@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import product
 from pathlib import Path
@@ -21,6 +22,9 @@ from dovetail.cost.grouping import ELSEWHERE
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.price_sources import PriceSources
 from dovetail.cost.utilization import Utilization
+from dovetail.history.day_sums import DaySums
+from dovetail.history.pod_days import PodDay
+from dovetail.history.records import HOUR_MS, Period
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, idle_of, use_of
 from dovetail.historyserver.elsewhere import shown_text
@@ -38,7 +42,7 @@ from dovetail.historyserver.questions import (
 )
 from dovetail.historyserver.server import answered
 from dovetail.kube.objects.views import ViewDocument
-from tests.historyserver.worlds import HOURS, MARKER, OWN, write
+from tests.historyserver.worlds import HOURS, MARKER, OWN, START, write
 
 PRICES = PriceSources(currency="USD")
 ALL: dict[str, list[HistoryAsked]] = {
@@ -213,3 +217,26 @@ def test_a_history_that_is_not_there_and_prices_that_cannot_be_read(store: Path,
 
 def test_the_period_of_the_default_question_has_records() -> None:
     assert HOURS * 3_600_000 < 7 * 86_400_000
+
+
+class Records(SqliteReader):
+    """A file without sums of days."""
+
+    def day_sums(self, period: Period) -> Iterator[DaySums]:
+        return iter(())
+
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
+        return iter(())
+
+
+@pytest.mark.parametrize("by", [*BY, "label=app"])
+@pytest.mark.parametrize("own", ["", OWN])
+def test_sums_of_days_change_no_answer(store: Path, by: str, own: str) -> None:
+    """To whoever asks; days at both ends are cut."""
+    book = PRICES.book(lambda name: Path(name).read_text())
+    with closing(SqliteReader(store)) as reader, closing(Records(store)) as records:
+        assert list(reader.pod_days(Period(0, START + HOURS * HOUR_MS)))
+        for hours in (HOURS, HOURS - 5, 40):
+            asked = CostQuestion(by, period=f"{hours}h")
+            assert costs_of(reader, asked, book, own) == costs_of(records, asked, book, own)
+            assert use_of(reader, asked, own) == use_of(records, asked, own)

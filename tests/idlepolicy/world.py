@@ -40,6 +40,7 @@ DEFINITIONS: tuple[Document, ...] = (
     definition("kubeflow.org", "v1", "Notebook", "notebooks"),
     definition("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
 )
+GPU_STACKS: Document = yaml.safe_load((ROOT / "deploy/crds/gpustack.yaml").read_text())
 
 
 def text(ms: int) -> str:

@@ -29,6 +29,23 @@ def fired(alert: str, series: Sequence[Series], firing: Mapping[str, Sequence[La
     return Scenario(alert, series, firing)
 
 
+def budget(spent: str, near: str, whole: str, part: str) -> list[Scenario]:
+    """A queue that uses all of its budget, and a fifth less; another one stays just under that."""
+
+    def of(red: str, blue: str) -> list[Series]:
+        queues = (("red", red), ("blue", blue))
+        return [
+            plain(f"dovetail_queue_budget_{name}", values, queue=queue, instance="s1")
+            for queue, used in queues for name, values in ((whole, "100x60"), (part, used))
+        ]  # fmt: skip
+
+    red = [{"queue": "red"}]
+    return [
+        fired(spent, of("90+1x20 0x40", "99x60"), {"9m": [], "10m": red, "20m": red, "30m": []}),
+        fired(near, of("70+1x50 0x9", "79x60"), {"9m": [], "10m": red, "29m": red, "55m": []}),
+    ]
+
+
 def gang(job: str, *utils: int, then: int | None = None) -> list[Series]:
     """GPUs of a job with these utilizations; after 20 minutes the last one has `then`."""
     made = []
@@ -271,18 +288,8 @@ SCENARIOS = (
            plain("dovetail_queue_statuses_total", STEP, result="refused", instance="s1"),
            plain("dovetail_queue_statuses_total", "0+9x60", result="written", instance="s1"),
            {"instance": "s1", "result": "refused"}, "10m", "25m"),
-    fired("QueueBudgetUsed",
-          [plain("dovetail_queue_budget_gpu_hours", "100x60", queue="red", instance="s1"),
-           plain("dovetail_queue_budget_used_gpu_hours", "90+1x20 0x40", queue="red", instance="s1"),
-           plain("dovetail_queue_budget_gpu_hours", "100x60", queue="blue", instance="s1"),
-           plain("dovetail_queue_budget_used_gpu_hours", "99x60", queue="blue", instance="s1")],
-          {"9m": [], "10m": [{"queue": "red"}], "20m": [{"queue": "red"}], "30m": []}),
-    fired("QueueBudgetNear",
-          [plain("dovetail_queue_budget_gpu_hours", "100x60", queue="red", instance="s1"),
-           plain("dovetail_queue_budget_used_gpu_hours", "70+1x50 0x9", queue="red", instance="s1"),
-           plain("dovetail_queue_budget_gpu_hours", "100x60", queue="blue", instance="s1"),
-           plain("dovetail_queue_budget_used_gpu_hours", "79x60", queue="blue", instance="s1")],
-          {"9m": [], "10m": [{"queue": "red"}], "29m": [{"queue": "red"}], "55m": []}),
+    *budget("QueueBudgetUsed", "QueueBudgetNear", "gpu_hours", "used_gpu_hours"),
+    *budget("QueueMoneySpent", "QueueMoneyNear", "money", "spent_money"),
     rising("RecordingEnded",
            plain("dovetail_recording_errors_total", "0x9 1x20 0x30", instance="s1"),
            plain("dovetail_recording_errors_total", "0x60", instance="s2"), {"instance": "s1"}, "10m", "31m"),

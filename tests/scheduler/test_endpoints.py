@@ -17,7 +17,7 @@ import pytest
 from dovetail.core import cycle
 from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRemoved
 from dovetail.core.model import Node, Pod, Request, Work
-from dovetail.core.queues.types import GpuBudget, Queue
+from dovetail.core.queues.types import GpuBudget, MoneyBudget, Queue
 from dovetail.core.state import State
 from dovetail.kube import probe_server
 from dovetail.kube.api import resources as kinds
@@ -106,7 +106,9 @@ async def test_the_metrics_report_what_queues_have_in_plain_units() -> None:
     node = Node("n", (("cpu", 64_000), ("memory", 2**39), ("nvidia.com/gpu", 8), ("pods", 110)))
     work = Work(max_runtime_ms=3_600_000)
     pods = [Pod(f"p{n}", "d", f"p{n}", Request(amounts), queue="red", created_ms=n, work=work) for n in range(3)]
-    red = Queue("red", guarantee=(("gpu", 6_000),), budget=GpuBudget(1000 * 3_600_000 * 50))
+    red = Queue(
+        "red", guarantee=(("gpu", 6_000),), budget=GpuBudget(1000 * 3_600_000 * 50), money=MoneyBudget(80, 20, 1 << 60)
+    )
     cycle.step(served.state, [NodeChanged(node), QueueChanged(red), *map(PodChanged, pods)], 1_000_000)
     _, text = await ask("/metrics", served)
     for line in (
@@ -117,6 +119,8 @@ async def test_the_metrics_report_what_queues_have_in_plain_units() -> None:
         'dovetail_queue_due{queue="red",resource="gpu"} 8.0',
         'dovetail_queue_budget_gpu_hours{queue="red"} 50.0',
         'dovetail_queue_budget_used_gpu_hours{queue="red"} 0.0',
+        'dovetail_queue_budget_money{queue="red"} 8e-05',
+        'dovetail_queue_budget_spent_money{queue="red"} 2e-05',
         'dovetail_queue_pending_jobs{queue="red"} 1.0',
         'dovetail_queue_usage_share{queue="red"} 0.0',
         "dovetail_reservations 1.0",

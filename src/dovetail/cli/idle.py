@@ -13,6 +13,7 @@ from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.idle_columns import IDLE
+from dovetail.cli.idle_foresight import with_policy
 from dovetail.cli.idle_notices import post, webhook_url, write_events
 from dovetail.cli.kubeconfig import config_of
 from dovetail.cli.listing import ListForm, list_options, write_rows
@@ -53,7 +54,8 @@ def command(
     source: HistorySource, namespace: str | None, users: str, queue: str, least_s: float, exempt: tuple[str, ...],
     notify: bool, webhook: str | None, prices: PriceSources, form: ListForm,
 ) -> None:  # fmt: skip
-    """Show which pods hold GPUs and do not use them: since when, what it has cost, and what to do.
+    """Show which pods hold GPUs and do not use them: since when, what it has cost, and what to do;
+    and what the idle policy of the cluster will do about each, and when.
 
     As of the end of the history. Asks the collector of the cluster, or reads the history itself with --store or
     --prometheus; no pod is changed.
@@ -70,13 +72,16 @@ def command(
     question = IdleQuestion(namespace or "", of, queue, round(least_s * 1000), exempt)
     source = replace(source, namespace=question.namespace)
     answer = source.answer(question, IdleList, lambda reader: idle_of(reader, question, book_of(prices)))
+    not_known = ""
+    if source.config is not None:
+        answer, not_known = with_policy(source.config, answer)
     console = Console()
     if form.whole:
         write_answer(form, "IdleList", answer)
     elif answer.pods or not form.notes:
         write_rows(form, IDLE, answer.pods, round(answer.now.timestamp() * 1000), console)
     if form.notes and not form.whole:
-        notes(answer, console)
+        notes(answer, not_known, console)
     if not answer.pods:
         return
     if webhook is not None:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 _HOUR_S = 3600
 
 
-def notes(answer: IdleList, console: Console) -> None:
-    """Print the sums, where the prices are from, and of which pods nothing is known."""
+def notes(answer: IdleList, not_known: str, console: Console) -> None:
+    """Print the sums, where the prices are from, and of which pods nothing is known. `not_known`: why it is not
+    known what the idle policy will do."""
     at = f"As of {answer.now:%Y-%m-%d %H:%M} UTC"
     if not answer.pods:
         console.print(f"{at} no pod that is measured holds GPUs without using them.")
@@ -38,3 +39,9 @@ def notes(answer: IdleList, console: Console) -> None:
         names = foreign(some(answer.not_measured))
         pods = count(len(answer.not_measured), "more pod" if answer.pods else "pod")
         console.print(f"The use of {pods} is not measured: {names}.")
+    if not_known:
+        console.print(f"What the idle policy will do is not known: {not_known}")
+    elif answer.policy == "off":
+        console.print(
+            "No idle policy is installed: nothing becomes of these pods by itself (spec.idle of the GPUStack)."
+        )

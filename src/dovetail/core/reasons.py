@@ -74,7 +74,7 @@ class Reason(Enum):
     QUEUE_INVALID = ("QueueInvalid", "the queue of the pod cannot be used as it is written")
     QUEUE_NOT_LEAF = ("QueueNotLeaf", "the queue of the pod holds queues, and so no jobs")
     QUEUE_STOPPED = ("QueueStopped", "the queue is stopped, and starts no jobs")
-    QUEUE_BUDGET = ("QueueBudgetUsed", "the queue has used its GPU-hours of the period, and starts no jobs")
+    QUEUE_BUDGET = ("QueueBudgetUsed", "the queue has used its budget of the period, and starts no jobs")
     QUEUE_FORBIDDEN = ("QueueForbidden", "the pod's namespace may not use the queue")
     QUEUES_MIXED = ("QueuesMixed", "the pods of the gang name different queues")
     QUEUE_LIMIT = ("QueueLimit", "the queue would go beyond its limit")

@@ -17,6 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.cost.cells import Cell, GpuTimes, HeldPods, Where
+from dovetail.cost.pod_groups import NONE, UNKNOWN_POD, PodGrouping
 from dovetail.history.day_sums import PodOwner, job_number, pod_number
 from dovetail.history.records import PodRecord
 
@@ -24,7 +25,6 @@ OWNED_BY = ("team", "queue", "namespace", "user")
 HELD_BY = (*OWNED_BY, "job", "pod")
 PLACED_BY = ("node", "model", "gpu", "day")
 LABEL = "label="
-NONE, UNKNOWN_POD = "(none)", "(unknown pod)"
 ELSEWHERE = "(other-namespaces)"
 """The namespace of pods whose names the asker may not see, and their group."""
 RowKind = Literal["group", "unallocated", "unhealthy"]
@@ -54,6 +54,13 @@ class Grouping(Struct, frozen=True):
             case "gpu":
                 return where.gpu
         return self.days[where.segment]
+
+    @property
+    def of_pod_days(self) -> PodGrouping | None:
+        """For whole days that are known by pod; None where that does not do."""
+        if self.by == "node":
+            return PodGrouping(lambda pod: "", by_node=True)
+        return PodGrouping(self.of_pods()) if self.of_holders else None
 
     def of_owners(self) -> Callable[[PodRecord | PodOwner], str]:
         """What finds the group of a pod by its owner, by one of OWNED_BY."""
@@ -161,6 +168,8 @@ def grouped(times: GpuTimes, grouping: Grouping) -> list[Sums]:
             name = grouping.of_place(cell.where)
         elif pod is not None:
             name = of_pod(pod)
+        elif cell.group:
+            name = cell.group
         elif cell.owner is not None:
             name = of_owner(cell.owner)
         elif cell.state == "allocated":
@@ -180,6 +189,8 @@ def grouped(times: GpuTimes, grouping: Grouping) -> list[Sums]:
 
 def name_of_held(held: HeldPods, grouping: Grouping, of_owner: Callable[[PodOwner], str]) -> str:
     """The group of pods that are in sums of days."""
+    if held.group:
+        return held.group
     if not grouping.of_holders:
         return held.pods.model or NONE
     return of_owner(held.owner) if held.owner is not None else UNKNOWN_POD

@@ -28,6 +28,10 @@ _HOUR_S = 3600
 class IdleRow(Struct, frozen=True):
     """A pod that does not use `unused` of the `held` GPUs that it holds, whole or in part; `idle`: these are all.
 
+    `policy` is the last step that the policy of the cluster will take about it: none, notice, suspend or scale-to-zero;
+    "" if that is not known. `policy_at` is when at the earliest, `policy_note` why. A command that asks the cluster
+    fills them.
+
     `since` is when the last of them became idle, `at_least`: or earlier. `gpu_s` is what it held unused since then, in
     GPU-seconds, and `cost_micro` what that cost, in millionths. `coverage_milli` is the part of that time that was
     measured."""
@@ -49,13 +53,17 @@ class IdleRow(Struct, frozen=True):
     cost_micro: int | None
     coverage_milli: int
     action: str
+    policy: str = ""
+    policy_at: datetime | None = None
+    policy_note: str = ""
 
 
 class IdleList(Struct, frozen=True):
     """Idle pods at the end of the history, those that waste most first. `cost_micro` is the sum of the costs that are
     known, in millionths of `currency`; `price_date` is the oldest date of these prices. `not_measured` are pods that
     hold GPUs of which the use is not known. `elsewhere` is the number of other idle pods, of namespaces whose names are
-    not shown, and `elsewhere_gpu_s` what they held unused."""
+    not shown, and `elsewhere_gpu_s` what they held unused. `policy`: whether
+    a policy about idle workloads is `on` or `off` in the cluster; "" if that is not known."""
 
     now: datetime
     pods: tuple[IdleRow, ...]
@@ -66,6 +74,7 @@ class IdleList(Struct, frozen=True):
     not_measured: tuple[str, ...]
     elsewhere: int = 0
     elsewhere_gpu_s: int = 0
+    policy: str = ""
 
 
 def idle_list(

@@ -33,10 +33,10 @@ class Place(Struct, frozen=True, array_like=True):
     gpus: int
     index: int
 
-    def span(self) -> GpuSpan:
+    def span(self, node: str = "") -> GpuSpan:
         """A GPU at this place."""
         kind = self.instance_type, self.region, self.zone, self.spot
-        return GpuSpan("", "", self.index, self.gpus, self.model, "healthy", 0, 0, *kind)
+        return GpuSpan("", node, self.index, self.gpus, self.model, "healthy", 0, 0, *kind)
 
 
 class PodOwner(Struct, frozen=True, array_like=True):

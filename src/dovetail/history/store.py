@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from dovetail.history.day_sums import DaySums
+from dovetail.history.pod_days import PodDay
 from dovetail.history.records import Gap, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour, UseSum
 
 
@@ -55,8 +56,15 @@ class HistoryReader(Protocol):
     def use_by_pod(self, period: Period) -> Iterator[UseSum]:
         """The use of each pod in the period, all hours and GPUs together."""
 
+    def pod_names(self, period: Period) -> Iterator[PodRecord]:
+        """As `pods`, in any order, with uid, namespace, name, job, kind, user, queue, labels, and when they were
+        submitted and bound alone."""
+
     def day_sums(self, period: Period) -> Iterator[DaySums]:
         """Whole UTC days of the period that the store has added up, by time: all, some or none of them."""
+
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
+        """The same by pod and node."""
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         """By start."""

@@ -28,7 +28,7 @@ from dovetail.history.idle import IdleRules
 from dovetail.history.job_use import JobKey, JobsUse, job_uses
 from dovetail.history.records import Period, PodRecord
 from dovetail.history.store import HistoryReader
-from dovetail.historyserver.elsewhere import as_seen, shown_text
+from dovetail.historyserver.elsewhere import Strangers, as_seen, shown_text
 from dovetail.historyserver.questions import (
     AdviceQuestion,
     CapacityQuestion,
@@ -49,13 +49,17 @@ def times_of(
     period, zone = _period(asked.period, asked.time_zone, known)
     inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
     named = list(days(inside, zone)) if inside.ms and (daily or asked.by == "day") else []
-    # Of others a user sees one group: that is made of pods, which sums of owners do not have.
-    by = "pod" if own and asked.by != "gpu" else asked.by
-    with _no_garbage():
-        times = gpu_times(reader, period, book, [part for _, part in named], by)
+    grouping = Grouping(asked.by, asked.level, asked.parents, tuple(day for day, _ in named))
+    by, pods, strangers = asked.by, grouping.of_pod_days, Strangers(own)
     if own:
-        times = as_seen(times, own, asked.by in PLACED_BY)
-    return times, Grouping(asked.by, asked.level, asked.parents, tuple(day for day, _ in named)), zone
+        # Of others a user sees one group: that is made of pods, which sums of owners do not have.
+        by = "pod" if asked.by != "gpu" else asked.by
+        pods = replace(pods, seen=strangers.seen) if pods is not None and grouping.of_holders else None
+    with _no_garbage():
+        times = gpu_times(reader, period, book, [part for _, part in named], by, pods)
+    if own:
+        times = as_seen(times, strangers, asked.by in PLACED_BY)
+    return times, grouping, zone
 
 
 def _period(text: str, zone_name: str, known: Period) -> tuple[Period, tzinfo]:

@@ -31,23 +31,31 @@ def shown_text(text: str, own: str) -> str:
     return _TOKEN.sub(shown, text)
 
 
-def as_seen(times: GpuTimes, own: str, by_place: bool) -> GpuTimes:
-    """The GPU time with names of the namespace alone. The cells must be those of pods."""
-    jobs: dict[tuple[str, str], str] = {}
-    pods = {
-        uid: pod if pod.namespace == own else _stranger(pod, jobs.setdefault((pod.namespace, pod.job), str(len(jobs))))
-        for uid, pod in times.pods.items()
-    }
+class Strangers:
+    """Pods as a user of the namespace `own` sees them."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self._jobs: dict[tuple[str, str], str] = {}
+
+    def seen(self, pod: PodRecord) -> PodRecord:
+        """The pod, or what counts of a pod of another namespace. Its job has a number, so that jobs can be counted."""
+        if pod.namespace == self.own:
+            return pod
+        job = self._jobs.setdefault((pod.namespace, pod.job), str(len(self._jobs)))
+        return PodRecord(
+            pod.uid, ELSEWHERE, ELSEWHERE, job, submitted_ms=pod.submitted_ms, bound_ms=pod.bound_ms,
+            started_ms=pod.started_ms, ended_ms=pod.ended_ms,
+        )  # fmt: skip
+
+
+def as_seen(times: GpuTimes, strangers: Strangers, by_place: bool) -> GpuTimes:
+    """The GPU time with names of the namespace alone. The cells must be those of pods, or of groups of what is seen of
+    pods."""
+    own = strangers.own
+    pods = {uid: strangers.seen(pod) for uid, pod in times.pods.items()}
     for cell in times.cells:
         pod = pods.get(cell.pod_uid) if cell.pod_uid else None
         if by_place and (pod is None or pod.namespace != own):
             cell.where = replace(cell.where, node=ELSEWHERE, model=ELSEWHERE, gpu=ELSEWHERE)
     return replace(times, pods=pods)
-
-
-def _stranger(pod: PodRecord, job: str) -> PodRecord:
-    """What counts of a pod of another namespace. Its job has a number, so that jobs can be counted."""
-    return PodRecord(
-        pod.uid, ELSEWHERE, ELSEWHERE, job, submitted_ms=pod.submitted_ms, bound_ms=pod.bound_ms,
-        started_ms=pod.started_ms, ended_ms=pod.ended_ms,
-    )  # fmt: skip

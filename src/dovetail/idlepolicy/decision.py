@@ -58,6 +58,13 @@ def act_ms(since_ms: int, noticed_ms: int, policy: IdlePolicy) -> int:
     return max(since_ms + policy.act_after_ms, noticed_ms + policy.grace_ms)
 
 
+def notice_ms(workload: IdleWorkload, policy: IdlePolicy, now_ms: int) -> int:
+    """When the owner of an idle workload had its notice for this time, or the earliest time at which it gets one."""
+    if workload.since_ms <= workload.noticed_ms <= now_ms:
+        return workload.noticed_ms
+    return max(now_ms, workload.since_ms + policy.notify_after_ms)
+
+
 def next_act(
     workloads: Iterable[IdleWorkload], policy: IdlePolicy, now_ms: int, rested_ms: int
 ) -> IdleWorkload | None:  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from dovetail.idlepolicy.decision import IdlePolicy, act_ms
+from dovetail.idlepolicy.decision import IdlePolicy, act_ms, notice_ms
 from dovetail.idlepolicy.reading import PodsOwner
 from dovetail.idlepolicy.stoppable import SUSPEND
 from dovetail.jobs.kinds import at, text_at
@@ -32,7 +32,7 @@ _KEY = PREFIX + WHEN_IDLE
 async def notify_pod(client: Client, pod: HoldingPod, workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> bool:
     """Write the event on an idle pod; False where it is there. Raises ApiError."""
     since_ms = workload.since_ms[pod.metadata.uid]
-    note = f"Its GPUs are idle since {_minute(since_ms)}. {_consequence(workload, policy, now_ms)}"
+    note = f"Its GPUs are idle since {_minute(since_ms)}. {consequence(workload, policy, now_ms)}"
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     return await write_one(client, Notice(name, pod.metadata.uid, _time(since_ms), note), _time(now_ms))
 
@@ -40,7 +40,7 @@ async def notify_pod(client: Client, pod: HoldingPod, workload: PodsOwner, polic
 async def notify_owner(client: Client, workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> None:
     """Write the event on a workload, and then that it has one. Raises ApiError."""
     since_ms = workload.facts(now_ms).since_ms
-    note = f"The GPUs of its pods are idle since {_minute(since_ms)}. {_consequence(workload, policy, now_ms)}"
+    note = f"The GPUs of its pods are idle since {_minute(since_ms)}. {consequence(workload, policy, now_ms)}"
     await write_one(client, _notice(workload, since_ms, note, REASON), _time(now_ms))
     await _patch(client, workload, {"metadata": {"annotations": {IDLE_NOTICED: _text(now_ms)}}})
 
@@ -77,7 +77,7 @@ async def report_stop(client: Client, workload: PodsOwner, now_ms: int) -> None:
         await write_one(client, notice, _time(now_ms))
 
 
-def _consequence(workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> str:
+def consequence(workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> str:
     """What follows, for the owner."""
     facts, title = workload.facts(now_ms), _title(workload)
     if workload.kind is None or workload.kind.way is None:
@@ -93,8 +93,7 @@ def _consequence(workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> str:
         )
     if not facts.since_ms:
         return f"{title} will be {becomes}, as its annotation {_KEY} asks, if all of its GPUs become idle."
-    noticed_ms = facts.noticed_ms if facts.since_ms <= facts.noticed_ms <= now_ms else now_ms
-    due_ms = act_ms(facts.since_ms, noticed_ms, policy)
+    due_ms = act_ms(facts.since_ms, notice_ms(facts, policy, now_ms), policy)
     return (
         f"{title} will be {becomes} at {_minute(due_ms)} or later, as its annotation {_KEY} asks, unless one of its "
         f"GPUs is used before or the annotation is removed."

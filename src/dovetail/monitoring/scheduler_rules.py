@@ -17,6 +17,7 @@ unless on ({_WAITS}) (
 _BUDGET_PART = (
     "max by (queue) (dovetail_queue_budget_used_gpu_hours) / max by (queue) (dovetail_queue_budget_gpu_hours)"
 )
+_MONEY_PART = "max by (queue) (dovetail_queue_budget_spent_money) / max by (queue) (dovetail_queue_budget_money)"
 _IN_QUEUE = "in namespace {{ $labels.namespace }}, queue {{ $labels.queue }}"
 
 _RECORDINGS = (
@@ -112,6 +113,18 @@ _ALERTS = (
           "At this rate it is used before the period ends, if that is not near.",
           "`kubectl get queue QUEUE -o yaml`: `status.budget` has the period.",
           "Talk to the team, or raise `spec.budget.gpuHours`.", "The next period begins, or the budget is raised."),
+    Alert("QueueMoneySpent", _MONEY_PART + " >= 1", "warning", "operator",
+          "Queue {{ $labels.queue }} has spent its budget", "{{ $value | humanizePercentage }} of its money.",
+          "With `whenUsed: Hold` it starts no job until the period is over.",
+          "`dovetail cost --by queue`, or `status.money` of the queue.",
+          "Raise `spec.budget.money` of the queue, or wait.", "The next period begins, or the budget is raised.",
+          inhibits=("QueueMoneyNear",), equal=("queue",)),
+    Alert("QueueMoneyNear", _MONEY_PART + " >= @budget_part", "info", "operator",
+          "Queue {{ $labels.queue }} will soon have spent its budget",
+          "{{ $value | humanizePercentage }} of its money.",
+          "At this rate it is spent before the period ends, if that is not near.",
+          "`kubectl get queue QUEUE -o yaml`: `status.money` has the period.",
+          "Talk to the team, or raise `spec.budget.money`.", "The next period begins, or the budget is raised."),
     Alert("RecordingEnded", "dovetail_recording_errors_total > 0", "info", "operator",
           "The scheduler does not record any more", "Scheduling goes on.",
           "Writing the recording failed, usually because the disk is full.",

@@ -72,6 +72,13 @@ QUEUE_BUDGET_USED = Gauge(
     "GPU-hours of its budget that a queue has used in the present period",
     ["queue"],
 )
+QUEUE_MONEY = Gauge("dovetail_queue_budget_money", "Money that a queue may spend in its period", ["queue"])
+QUEUE_MONEY_SPENT = Gauge(
+    "dovetail_queue_budget_spent_money", "Money of its budget that a queue has spent in the present period", ["queue"]
+)
+MONEY_QUESTIONS = Counter(
+    "dovetail_money_questions_total", "Questions to the collector about what queues have spent", ["result"]
+)
 QUEUE_STATUSES = Counter("dovetail_queue_statuses_total", "Writes of a Queue's status by how they ended", ["result"])
 LEASES = Gauge("dovetail_leases", "Live leases of software agents", ["state", "class"])
 LEASED_DEVICES = Gauge("dovetail_leased_devices", "Devices in live leases", ["class"])

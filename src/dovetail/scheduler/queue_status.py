@@ -31,6 +31,7 @@ from dovetail.kube.api.client import JSON_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Invalid, KubeError, NotFound
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.informers import Informers
+from dovetail.kube.objects.queues import MoneySpent
 from dovetail.kube.translate.queues import queue_status
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
@@ -74,7 +75,8 @@ class StatusDue(Struct, frozen=True):
 
 class QueueStatusWriter:
     """`run` keeps the objects up to date. `state` is called each time, as the state may be replaced; `planes` are the
-    statuses of control planes, `written` is called with the id of each that is written, and its time."""
+    statuses of control planes, `written` is called with the id of each that is written, and its time. `spent` is what
+    was spent of money, by name and uid of the queue."""
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class QueueStatusWriter:
         may_write: Callable[[], bool],
         planes: Callable[[dict[str, QueueSnapshot], int], Iterable[StatusDue]] = lambda snapshots, now_ms: (),
         written: Callable[[str, int], None] = lambda plane, at_ms: None,
+        spent: Callable[[str, str], MoneySpent | None] = lambda name, uid: None,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -94,6 +97,7 @@ class QueueStatusWriter:
         self._may_write = may_write
         self._planes = planes
         self._note = written
+        self._spent = spent
         self._written: dict[Key, _Written] = {}
 
     async def run(self) -> None:
@@ -129,7 +133,8 @@ class QueueStatusWriter:
         for name, snapshot in snapshots.items():
             obj = self._mirror.queues.known.get(("", name))
             if obj is not None:
-                status = queue_status(snapshot, now_ms, head_of(state, snapshot), obj)
+                spent = self._spent(name, obj.metadata.uid)
+                status = queue_status(snapshot, now_ms, head_of(state, snapshot), obj, spent)
                 path = QUEUES.path(name=name, subresource="status")
                 yield StatusDue(
                     ("", name), path, obj.metadata.uid, now_ms, status, _own(status), _drift(status),

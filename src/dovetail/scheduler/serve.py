@@ -36,6 +36,7 @@ from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
+from dovetail.scheduler.money import MoneySpending
 from dovetail.scheduler.plane_status import PlaneStatuses
 from dovetail.scheduler.queue_status import QueueStatusWriter
 from dovetail.scheduler.reviews import Reviews
@@ -127,10 +128,11 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
+            money = MoneySpending(client, lambda: mirror.queues.known.values(), lambda: driver.decides, clock.now_ms)
             statuses = QueueStatusWriter(
                 client, clock, mirror, state=lambda: driver.state, may_write=lambda: driver.decides,
                 planes=PlaneStatuses(mirror, lambda: driver.state, driver.leases.pending, driver.leases.over),
-                written=driver.leases.counted,
+                written=driver.leases.counted, spent=lambda name, uid: money.of.get((name, uid)),
             )  # fmt: skip
             try:
                 # The election ends last: the writes at shutdown need the lease.
@@ -143,6 +145,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                     tasks.create_task(driver.reporter.run())
                     tasks.create_task(driver.run())
                     tasks.create_task(statuses.run())
+                    tasks.create_task(money.run())
                     if divider is not None:
                         tasks.create_task(divider.run())
                     if feed is not None:

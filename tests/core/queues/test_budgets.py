@@ -14,7 +14,8 @@ from dovetail.core import events as ev
 from dovetail.core.model import Work
 from dovetail.core.policy import Policy
 from dovetail.core.queues.budgets import civil, period, spending
-from dovetail.core.queues.types import DAY_MS, Budgeted, GpuBudget, Queue, Usage
+from dovetail.core.queues.status import QueueSnapshot
+from dovetail.core.queues.types import DAY_MS, Budgeted, GpuBudget, MoneyBudget, Queue, Usage
 from dovetail.core.reasons import Reason, When
 from tests.breadth import seeds
 from tests.core.preemption import lives
@@ -199,3 +200,73 @@ def test_over_days_no_job_starts_beyond_a_budget_and_no_other_waits_for_it(seed:
             for queue in ("top", "x") if name[0] == "x" else ("top",) if name[0] == "y" else ():
                 used[queue, period(kinds[queue].period, one.now_ms)[0]] += count * 1000 * 15 * MINUTE_MS
         one.live(15 * MINUTE_MS)
+
+
+def spent(name: str, micro: int, until: str, *, hold: bool = True, budget: GpuBudget | None = None) -> ev.Event:
+    """A queue of which so much of 100 is spent in the period until then."""
+    return ev.QueueChanged(Queue(name, budget=budget, money=MoneyBudget(100, micro, at(until), hold)))
+
+
+def test_a_queue_that_has_spent_its_money_starts_no_job_until_the_period_is_over() -> None:
+    one = world(spent("x", 99, "2024-11-01"), ev.QueueChanged(Queue("below", parent="y")), spent("y", 0, "2024-11-01"))
+    one.apply_events(job("before", "x"))
+    one.live(MINUTE_MS)
+    one.apply_events(spent("x", 100, "2024-10-05"), spent("y", 100, "2024-10-05"), job("after", "x"), job("b", "below"))
+    one.live(MINUTE_MS)
+    # What runs goes on, and the queues below it are stopped with it.
+    assert one.running.keys() == {"before"}
+    refusal = one.refusals["after"]
+    assert (refusal.reason, refusal.when) == (Reason.QUEUE_BUDGET, When.NOT_YET)
+    assert refusal.detail == "'x', until 2024-10-05" and one.refusals["b"].detail == "'y', until 2024-10-05"
+    assert snapshot_of(one, "x").warning.startswith("stopped (its budget of the period is used)")
+    one.live(at("2024-10-05") - one.now_ms - 1)
+    assert one.running.keys() == {"before"}
+    one.live(1)
+    assert one.running.keys() == {"before", "after", "b"}
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        spent("x", 99, "2024-11-01"),
+        spent("x", 100, "2024-11-01", hold=False),
+        spent("x", 100, "2024-10-04"),
+        ev.QueueChanged(Queue("x", money=MoneyBudget(101, 100, at("2024-11-01"), hold=True))),
+        ev.QueueChanged(Queue("x")),
+    ],
+)
+def test_jobs_start_at_once_where_it_is_not_spent_any_more(later: ev.Event) -> None:
+    """A charge is corrected, it is only reported, its period is over, it is raised, or it is taken away."""
+    one = world(spent("x", 100, "2024-11-01"), job("a", "x"))
+    one.live(MINUTE_MS)
+    assert not one.running
+    one.apply_events(later)
+    one.live(0)
+    assert one.running.keys() == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("hours", "micro", "until", "end"),
+    [
+        (0, 0, "2024-11-01", "2024-10-07"),
+        (0, 100, "2024-11-01", "2024-11-01"),
+        (0, 100, "2024-10-05", "2024-10-07"),
+        (1000, 100, "2024-11-01", "2024-11-01"),
+        (1000, 0, "2024-11-01", ""),
+    ],
+)
+def test_of_two_budgets_either_stops_the_queue_and_the_later_end_counts(
+    hours: int, micro: int, until: str, end: str
+) -> None:
+    one = world(spent("x", micro, until, budget=GpuBudget(hours * GPU_HOUR, "Week", hold=True)), job("a", "x"))
+    one.live(MINUTE_MS)
+    assert (one.running.keys() == {"a"}) == (end == "")
+    if end:
+        assert one.refusals["a"].detail == f"'x', until {end}"
+    # A step is due when either period is over.
+    assert one.state.shares.budgets.next_ms == min(at("2024-10-07"), at(until) if micro else at("2024-10-07"))
+
+
+def snapshot_of(one: World, name: str) -> QueueSnapshot:
+    (found,) = [each for each in one.state.queue_snapshots(one.now_ms) if each.name == name]
+    return found

@@ -8,6 +8,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from datetime import UTC, datetime
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -15,14 +16,16 @@ import pytest
 import yaml
 
 from dovetail.core.queues.status import QueueSnapshot
+from dovetail.core.queues.types import MoneyBudget
 from dovetail.core.reasons import Expected, Sure
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects.base import Wire
-from dovetail.kube.objects.queues import Amounts, Queue, QueueSpec, QueueStatus
+from dovetail.kube.objects.queues import Amounts, MoneySpent, Queue, QueueSpec, QueueStatus
 from dovetail.kube.translate import queues
+from dovetail.kube.translate.money import money_spent
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tools.controlplane.plane import Plane, RequestFailed
@@ -121,6 +124,7 @@ SNAPSHOT = QueueSnapshot(
     used=10**24, share_ppm=123_456, weight_ppm=500_000, credit=-36 * 10**9, rate_milli=40_500,
     days=((20_454, 10**15), (20_455, 0)), users=(("", 1), ("ada", 10**24 - 1)),
     jobs=(("vision/train", 10**18), ("1d9e", 1)), as_of_ms=1_767_312_000_250, problem=None, warning="", head="job",
+    money=MoneyBudget(10**9),
 )  # fmt: skip
 
 
@@ -129,13 +133,16 @@ async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_reports(d
     apply(defined, EXAMPLE)
     now_ms = SNAPSHOT.as_of_ms
     head = ("vision/train", "GangDoesNotFit", Expected(Sure.KNOWN, now_ms + 60_000))
+    month = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+    spent = MoneySpent("1000.000001", "USD", *month, month[0], "2.0 GPU-hours have no price.")
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
-        patch = [{"op": "add", "path": "/status", "value": queues.queue_status(SNAPSHOT, now_ms, head)}]
+        patch = [{"op": "add", "path": "/status", "value": queues.queue_status(SNAPSHOT, now_ms, head, None, spent)}]
         await client.request(
             "PATCH", QUEUES.path(name="vision", subresource="status"), patch, content_type="application/json-patch+json"
         )
     found = await read(defined, "vision")
     assert found.spec == msgspec.convert(EXAMPLE, Queue).spec
+    assert money_spent(found) == spent
     usage, findings = queues.read_usage(found)
     assert findings == ()
     assert usage is not None
@@ -185,6 +192,10 @@ def refused(**spec: Any) -> Any:
         refused(guarantee={"gpu": "8.5"}, limit={"gpu": 8}, field="spec.guarantee.gpu"),
         refused(guarantee={"memory": "2Gi"}, limit={"memory": "2G"}, field="spec.guarantee.memory"),
         refused(guarantee={"models": {"A": 3}}, limit={"models": {"A": "2"}}, field="spec.guarantee.models"),
+        refused(budget={"period": "Day"}, field="spec.budget"),
+        refused(budget={"money": {"amount": 5}}, field="spec.budget.money.currency"),
+        refused(budget={"money": {"amount": 5, "currency": "usd"}}, field="spec.budget.money.currency"),
+        refused(budget={"money": {"amount": -5, "currency": "USD"}}, field="spec.budget.money.amount"),
         refused(parent="refused", field="spec.parent"),
         refused(namespaces={}, field="spec.namespaces"),
         refused(namespaces={"names": ["Team A"]}, field="spec.namespaces.names[0]"),

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from dovetail.history.prometheus.chunks import GAPS, USE
 from dovetail.history.prometheus.publication import KEPT_MS, Publication
-from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
+from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, HistoryBatch, PodRecord, UseHour
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.history.store import StoreError
 
@@ -114,3 +118,27 @@ def test_a_file_that_cannot_be_written_is_an_error_and_the_last_one_stays(path: 
     with pytest.raises(StoreError, match="cannot be written"):
         publication.publish()
     assert publication.path.read_text() == before
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 199, 200, 201, 1000, 1 << 16])
+def test_records_that_come_one_by_one_are_the_columns_of_all(number: int) -> None:
+    gaps = [Gap(one, one * one, "away" * (one % 3)) for one in range(number)]
+    columns = [[gap.start_ms for gap in gaps], [gap.end_ms for gap in gaps], [gap.reason for gap in gaps]]
+    blob = GAPS.encoded(iter(gaps))
+    assert blob == msgspec.msgpack.encode(columns) and GAPS.decoded(blob) == gaps
+
+
+def test_only_few_records_are_in_memory_at_a_time() -> None:
+    def many() -> Iterator[UseHour]:
+        for one in range(4000):
+            histogram = tuple(range(one, one + 20))
+            yield UseHour("GPU-a", f"pod-{one}", 0, HOUR_MS, 5, 0, histogram=histogram, activity={"sm": one})
+
+    tracemalloc.start()
+    try:
+        blob = USE.encoded(many())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # As objects all of them have more than ten times the size of the bytes.
+    assert peak < 4 * len(blob)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dovetail.history.records import DAY_MS, GpuHold, HistoryBatch, Period, PodRecord
@@ -175,29 +176,32 @@ def test_a_file_that_may_only_be_read_is_read_and_not_written(path: Path) -> Non
     assert pods == "39"
 
 
-@pytest.fixture
-def old(path: Path) -> Path:
-    """The file as a program wrote it that knew no sums of days."""
+@pytest.fixture(params=[1, 2])
+def old(path: Path, request: pytest.FixtureRequest) -> Path:
+    """The file as a program wrote it that knew no sums of days, or none by pod."""
     with closing(sqlite3.connect(path)) as file:
-        file.execute("DROP TABLE day_sums")
-        file.execute("DROP INDEX holds_ends")
-        file.execute("CREATE INDEX holds_open ON holds (gpu) WHERE end_ms = 0")
+        if request.param == 1:
+            file.execute("DROP TABLE day_sums")
+            file.execute("DROP INDEX holds_ends")
+            file.execute("CREATE INDEX holds_open ON holds (gpu) WHERE end_ms = 0")
+        else:
+            file.execute("ALTER TABLE day_sums DROP COLUMN by_pod")
         for column in ("cpu_milli", "memory_mib", "checkpoint_interval_ms"):
             file.execute(f"ALTER TABLE pods DROP COLUMN {column}")
-        file.execute("PRAGMA user_version = 1")
+        file.execute(f"PRAGMA user_version = {request.param}")
         file.commit()
     return path
 
 
-def test_a_file_of_the_first_format_is_read_and_not_changed(old: Path) -> None:
+def test_a_file_of_an_older_format_is_read_and_not_changed(old: Path) -> None:
     before = old.read_bytes()
     with closing(SqliteReader(old)) as reader:
-        assert list(reader.day_sums(ALWAYS)) == []
+        assert list(reader.day_sums(ALWAYS)) == list(reader.pod_days(ALWAYS)) == []
         assert len(list(reader.pods(ALWAYS))) == 39
     assert old.read_bytes() == before
 
 
-def test_a_writer_brings_a_file_of_the_first_format_to_this_one(old: Path) -> None:
+def test_a_writer_brings_a_file_of_an_older_format_to_this_one(old: Path) -> None:
     with closing(SqliteReader(old)) as reader:
         pods = list(reader.pods(ALWAYS))
     with closing(SqliteStore(old)) as store:
@@ -205,14 +209,17 @@ def test_a_writer_brings_a_file_of_the_first_format_to_this_one(old: Path) -> No
             pass
     with closing(SqliteReader(old)) as reader:
         assert list(reader.pods(ALWAYS)) == pods
-        assert len(list(reader.day_sums(ALWAYS))) == 39 * killed.APART_MS // DAY_MS
+        days = 39 * killed.APART_MS // DAY_MS
+        assert len(list(reader.day_sums(ALWAYS))) == len(list(reader.pod_days(ALWAYS))) == days
     with closing(sqlite3.connect(old)) as file:
         assert file.execute("PRAGMA user_version").fetchone() == (FORMAT,)
 
 
-def test_damaged_sums_are_reported(path: Path) -> None:
+@pytest.mark.parametrize("by_pod", [b"\0", msgspec.msgpack.encode([0, [], [], [], b"none", 0, 0])])
+def test_damaged_sums_are_reported(path: Path, by_pod: bytes) -> None:
     with closing(sqlite3.connect(path)) as file:
-        file.execute("INSERT INTO day_sums VALUES (0, x'00')")
+        file.execute("INSERT INTO day_sums VALUES (0, x'00', ?)", (by_pod,))
         file.commit()
     with closing(SqliteReader(path)) as reader:
         assert "it is damaged (" in refused(lambda: list(reader.day_sums(ALWAYS)))
+        assert "it is damaged (" in refused(lambda: list(reader.pod_days(ALWAYS)))

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
-from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, GpuBudget, Queue, Usage
+from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, GpuBudget, MoneyBudget, Queue, Usage
 from dovetail.kube.objects.queues import Queue as QueueObject
 from dovetail.kube.translate import queues
 from dovetail.kube.translate.translator import Translator
@@ -56,7 +56,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
       byUser: true
       leastServedFirst: true
       idleFirst: false
-      budget: {gpuHours: "2.5", period: Week, whenUsed: Hold}
+      budget: {gpuHours: "2.5", money: {amount: 1500.50, currency: EUR}, period: Week, whenUsed: Hold}
       stop: HoldAndDrain
     """
     found = queues.queue(wire(QueueObject, f"metadata: {{name: research}}\nspec: {spec}"))
@@ -81,6 +81,7 @@ def test_a_queue_declares_everything_that_it_can() -> None:
         stop="HoldAndDrain",
         idle_first=False,
         budget=GpuBudget(2500 * HOUR_MS, "Week", hold=True),
+        money=MoneyBudget(1_500_500_000, hold=True),
     )  # fmt: skip
 
 
@@ -103,6 +104,12 @@ def test_nothing_of_a_class_is_something_else_than_not_a_word_about_it() -> None
         ("{budget: {gpuHours: many}}", "spec.budget.gpuHours", "many", "250"),
         ("{budget: {gpuHours: 1, period: Moth}}", "spec.budget.period", "Moth", "Month"),
         ("{budget: {gpuHours: 1, whenUsed: hold}}", "spec.budget.whenUsed", "hold", "Hold"),
+        ("{budget: {money: {amount: -1, currency: USD}}}", "spec.budget.money.amount", "-1", "0"),
+        ("{budget: {money: {amount: lots, currency: USD}}}", "spec.budget.money.amount", "lots", "0"),
+        ("{budget: {money: {amount: 1e15, currency: USD}}}", "spec.budget.money.amount", "1e15", "0"),
+        ("{budget: {money: {currency: USD}}}", "spec.budget.money.amount", "", "0"),
+        ("{budget: {money: {amount: 5, currency: usd}}}", "spec.budget.money.currency", "usd", "USD"),
+        ("{budget: {money: {amount: 5, currency: USD}, period: Moth}}", "spec.budget.period", "Moth", "Month"),
         ("{weight: -5}", "spec.weight", "-5", "1"),
         ("{weight: 1000001}", "spec.weight", "1000001", "1000000"),
         ("{priority: 1000000001}", "spec.priority", "1000000001", "1000000000"),

@@ -244,20 +244,31 @@ def test_options_of_the_endpoints_of_agents() -> None:
 def test_options_of_the_collector_and_its_volume() -> None:
     history = {
         "enabled": True, "storage": "1Ti", "storageClass": "fast", "days": 800, "hourlyDays": 60,
-        "prices": "our-prices", "extraArgs": ["--write-every=2"], "resources": {"limits": {"memory": "4Gi"}},
+        "prices": "our-prices", "publish": {"tokenSecret": "our-token", "every": "5m"},
+        "extraArgs": ["--write-every=2"], "resources": {"limits": {"memory": "4Gi"}},
     }  # fmt: skip
     found = objects({"history": history, "scheduler": {"schedulerName": "other"}})
     stateful_set = select(found, "StatefulSet", "dovetail-collector")
     (container,), (claim,) = containers(stateful_set), stateful_set["spec"]["volumeClaimTemplates"]
     assert container["args"][3:] == [
         "--scheduler-name=other", "--days-by-day=800", "--days-of-records=800", "--days-by-hour=60",
-        "--prices=/etc/dovetail/prices", "--write-every=2",
+        "--prices=/etc/dovetail/prices", "--publish-every=5m", "--publish-token=/etc/dovetail/publish/token",
+        "--write-every=2",
     ]  # fmt: skip
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}}
     assert (claim["spec"]["storageClassName"], claim["spec"]["resources"]["requests"]) == ("fast", {"storage": "1Ti"})
-    (volume,) = pod_spec(stateful_set)["volumes"]  # type: ignore[index]
-    assert volume == {"name": "prices", "configMap": {"name": "our-prices"}}
-    assert {"name": "prices", "mountPath": "/etc/dovetail/prices", "readOnly": True} in container["volumeMounts"]
+    prices, publish = pod_spec(stateful_set)["volumes"]  # type: ignore[index]
+    assert prices == {"name": "prices", "configMap": {"name": "our-prices"}}
+    # The file is readable to the group of the process, which is that of the pod's volumes.
+    items = [{"key": "token", "path": "token"}]
+    assert publish == {"name": "publish", "secret": {"secretName": "our-token", "items": items, "defaultMode": 0o440}}
+    for name in ("prices", "publish"):
+        mount = {"name": name, "mountPath": f"/etc/dovetail/{name}", "readOnly": True}
+        assert mount in container["volumeMounts"]
+    assert not [
+        rule for one in found for rule in one.get("rules", []) if "secrets" in rule.get("resources", []) and
+        one["metadata"]["name"].startswith(("dovetail-collector", "dovetail-history"))
+    ]  # fmt: skip
     known = {option: param.default for param in collector_command.params for option in param.opts}
     assert {one.partition("=")[0] for one in container["args"][1:]} <= known.keys()
     spec = StackSpec().history
@@ -268,6 +279,8 @@ def test_options_of_the_collector_and_its_volume() -> None:
         "--store",
         "--answers",
         "--prices",
+        "--publish-every",
+        "--publish-token",
         "--days-by-day",
         "--days-by-hour",
         "--agent-namespace",

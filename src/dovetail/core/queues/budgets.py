@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Budgets of queues: GPU-hours of a day, a week or a month, and which queues have used theirs.
+"""Budgets of queues: GPU-hours or money of a day, a week or a month, and which queues have used theirs.
 
 Rules
 - What counts is what the queue is charged, with the queues below it (`accounts`): GPU time by the rate of its pods,
   from when they are placed, without decay. So a budget goes on over a restart, with the usage in the status of the
   queue.
+- Money that was spent is an input, from the history and its prices: the core has neither. It is as old as that is, and
+  counts until its period is over.
 - Periods are of the calendar, in UTC: a week begins on Monday. Days with usage are kept for the longest one, 31 days.
 - A queue that has used its budget, and is to be held then, is stopped as by `Hold` until the period is over: what runs
   goes on, and is charged. It starts jobs again where the budget is raised, or a charge is taken back.
@@ -91,15 +93,18 @@ class QueueBudgets:
         used_up: dict[str, int] = {}
         due: list[int] = []
         for queue in budgeted:
-            if queue.budget is None or not queue.budget.hold:
-                continue
-            usage = self._accounts.of(queue.name)
-            one = spending(queue.budget, usage, now_ms)
-            left = queue.budget.amount - one.used
-            due.append(one.until_ms)
-            if left <= 0:
-                used_up[queue.name] = one.until_ms
-            elif usage.rate > 0:
-                due.append(now_ms + -(-left // usage.rate))
+            budget, money = queue.budget, queue.money
+            if budget is not None and budget.hold:
+                usage = self._accounts.of(queue.name)
+                one = spending(budget, usage, now_ms)
+                left = budget.amount - one.used
+                due.append(one.until_ms)
+                if left <= 0:
+                    used_up[queue.name] = one.until_ms
+                elif usage.rate > 0:
+                    due.append(now_ms + -(-left // usage.rate))
+            if money is not None and money.hold and money.used_up(now_ms):
+                due.append(money.until_ms)
+                used_up[queue.name] = max(money.until_ms, used_up.get(queue.name, 0))
         self.next_ms = min(due, default=None)
         return self._tree.set_used_up(used_up)

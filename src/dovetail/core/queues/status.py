@@ -17,7 +17,7 @@ from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.rates import ChargeRates
 from dovetail.core.queues.totals import QueueTotals
 from dovetail.core.queues.tree import Tree
-from dovetail.core.queues.types import Amounts, Stop
+from dovetail.core.queues.types import Amounts, MoneyBudget, Stop
 from dovetail.core.queues.usage import DecayedUsage
 
 _MILLION = 1_000_000
@@ -29,7 +29,7 @@ class QueueSnapshot(Struct, frozen=True):
     `credit` is what it was due by weight less what it used, in milli-GPU times ms. `days`, `users` and `jobs` are as in
     Usage, with the users and jobs of the most usage; the others restart from nothing. `warning` is a fault of a queue
     that can be used all the same. `head` is the first workload that waits in it or below it, "" for none.
-    `spending` is what it used of its budget, None without one."""
+    `spending` is what it used of its budget, `money` of that in money; None without one."""
 
     name: str
     parent: str
@@ -54,6 +54,7 @@ class QueueSnapshot(Struct, frozen=True):
     warning: str
     head: str
     spending: Spending | None = None
+    money: MoneyBudget | None = None
 
 
 class QueueSnapshots:
@@ -107,6 +108,7 @@ class QueueSnapshots:
             ),
             head=head,
             spending=spending(queue.budget, ledger, now_ms) if queue.budget is not None else None,
+            money=queue.money,
         )
 
 

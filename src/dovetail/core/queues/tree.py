@@ -122,7 +122,7 @@ class Tree:
         return True
 
     def budgeted(self) -> tuple[Queue, ...]:
-        """The queues that have a budget."""
+        """The queues that have a budget, in GPU-hours or in money."""
         return self._known().budgeted
 
     def stopped_by(self, name: str) -> Queue | None:
@@ -191,7 +191,7 @@ class Tree:
             problems = {name: problem for name in order if (problem := self._own_problem(name)) is not None}
             self._pass_on(order, problems)
             weights = {name: sum([max(0, self.written[one].weight) for one in names]) for name, names in below.items()}
-            budgeted = tuple([queue for queue in self.written.values() if queue.budget is not None])
+            budgeted = tuple([one for one in self.written.values() if one.budget is not None or one.money is not None])
             self._shape = _Shape(children, weights, order, problems, self._stops(), budgeted)
         return self._shape
 

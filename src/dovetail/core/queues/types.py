@@ -55,6 +55,21 @@ class GpuBudget(Struct, frozen=True):
     hold: bool = False
 
 
+class MoneyBudget(Struct, frozen=True):
+    """Money for a period of the calendar that ends at `until_ms`: `amount`, of which `spent` is used, both in
+    millionths of one currency. What was spent is worked out elsewhere, from the prices and the past of the cluster; an
+    `until_ms` of 0 is that it is not known. `hold` as in GpuBudget."""
+
+    amount: int
+    spent: int = 0
+    until_ms: int = 0
+    hold: bool = False
+
+    def used_up(self, now_ms: int) -> bool:
+        """Whether all of it is spent, in a period that is not over."""
+        return now_ms < self.until_ms and self.spent >= self.amount
+
+
 class Usage(Struct, frozen=True):
     """The recorded usage of a queue at `as_of_ms`. `used` is the decayed usage in milli-GPU times ms (see `usage`),
     `rate_milli` the rate from then on, `days` the usage without decay in milli-GPU times ms by day (days since 1970,
@@ -92,7 +107,8 @@ class Queue(Struct, frozen=True):
     differs from that of an older queue of its name ("": there is only one). `usage` is read the first time only. With
     `planes` its leaves are control planes of software agents, and it holds no jobs itself. `stop` holds for it and for
     the queues below it. With `idle_first` the time in which its pods use none of their GPUs counts as no work that they
-    would lose. `budget` is what it, with the queues below it, may use in a period (None: there is no such bound)."""
+    would lose. `budget` is what it, with the queues below it, may use in a period, and `money` what that may cost; None
+    is no such bound."""
 
     name: str
     parent: str = ""
@@ -116,6 +132,7 @@ class Queue(Struct, frozen=True):
     stop: Stop = ""
     idle_first: bool = True
     budget: GpuBudget | None = None
+    money: MoneyBudget | None = None
 
     @property
     def least_run_ms(self) -> int:

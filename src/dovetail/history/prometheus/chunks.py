@@ -18,14 +18,14 @@ import binascii
 import re
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from types import GenericAlias
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple, fields
+from msgspec.structs import fields
 
 from dovetail.history.day_sums import DaySums
 from dovetail.history.records import Gap, GpuHold, GpuSpan, PodRecord, UseHour, UseSum
@@ -40,6 +40,7 @@ _HELP = {
     DAY: "The chunk that lists a day of the history, and the time up to which all is known, in epoch milliseconds",
     PART: "A part of a chunk of the history",
 }
+_AT_ONCE = 200
 _NAME = re.compile(r"[0-9a-f]{24}")
 T = TypeVar("T", bound=Struct)
 
@@ -122,6 +123,41 @@ def _name(packed: bytes) -> str:
     return blake2b(packed, digest_size=_DIGEST_BYTES).hexdigest()
 
 
+class ColumnWriter(Generic[T]):
+    """Takes records one by one, and keeps them as bytes: they are many, and as objects ten times as large."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._columns = [bytearray() for _ in names]
+        self._waiting: list[T] = []
+        self._length = 0
+
+    def add(self, record: T) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) == _AT_ONCE:
+            self._write()
+
+    def written(self) -> bytes:
+        """The array of the columns, each of which is an array."""
+        self._write()
+        head = _array_head(self._length)
+        return b"".join((_array_head(len(self._columns)), *(part for one in self._columns for part in (head, one))))
+
+    def _write(self) -> None:
+        some, self._waiting = self._waiting, []
+        self._length += len(some)
+        skipped = len(_array_head(len(some)))
+        for column, name in zip(self._columns, self._names, strict=True):
+            column += memoryview(msgspec.msgpack.encode([getattr(one, name) for one in some]))[skipped:]
+
+
+def _array_head(length: int) -> bytes:
+    """What MessagePack has before the elements of an array."""
+    if length < 16:
+        return bytes([0x90 | length])
+    return b"\xdc" + length.to_bytes(2) if length < 1 << 16 else b"\xdd" + length.to_bytes(4)
+
+
 class RecordColumns(Generic[T]):
     """Records of one type as bytes: column by column, which compresses well, and is checked when it is read. What an
     older program did not write yet, columns at the end, has its default."""
@@ -131,10 +167,15 @@ class RecordColumns(Generic[T]):
         self._columns = tuple(msgspec.msgpack.Decoder(GenericAlias(list, (one.type,))) for one in fields(kind))
         self._fewest = sum(one.required for one in fields(kind))
 
-    def encoded(self, records: Sequence[T]) -> bytes:
+    def encoded(self, records: Iterable[T]) -> bytes:
         """Of one record at least."""
-        rows = map(astuple, records)
-        return msgspec.msgpack.encode([list(column) for column in zip(*rows, strict=True)])
+        writer = self.writer()
+        for one in records:
+            writer.add(one)
+        return writer.written()
+
+    def writer(self) -> ColumnWriter[T]:
+        return ColumnWriter(self._make.__struct_fields__)
 
     def decoded(self, blob: bytes) -> list[T]:
         """Raises ChunkError."""

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, TypeVar
@@ -23,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.history.prometheus import chunks
-from dovetail.history.prometheus.chunks import Chunk, ChunkName, Day, chunk
+from dovetail.history.prometheus.chunks import Chunk, ChunkName, ColumnWriter, Day, T, chunk
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
@@ -31,7 +32,6 @@ from dovetail.history.store import HistoryReader, StoreError
 KEPT_MS = 2 * DAY_MS
 _FIRST_LINE = re.compile(r"# store ([0-9a-f]{16}) until (\d+)\n")
 _R = TypeVar("_R", GpuSpan, GpuHold)
-_E = TypeVar("_E", GpuSpan, GpuHold, PodRecord)
 
 
 class Published(Struct, frozen=True):
@@ -126,26 +126,61 @@ def day_chunks(reader: HistoryReader, day: Period) -> Iterator[Chunk]:
     """All of a day. Raises StoreError."""
     # A record without length at the start of the day touches no other period.
     there = Period(day.start_ms - 1, day.end_ms)
-    spans, holds = list(reader.spans(there)), list(reader.holds(there))
-    pods = {pod.uid: pod for pod in reader.pods_of({hold.pod_uid for hold in holds})}
-    pods |= {pod.uid: pod for pod in reader.pods(there)}
-    yield from _by_end("span", [_open(one, day) for one in spans], chunks.SPANS)
-    yield from _by_end("hold", [_open(one, day) for one in holds], chunks.HOLDS)
-    yield from _by_end("pod", [_pod(pods[uid], day) for uid in sorted(pods)], chunks.PODS)
+    uids: dict[str, int] = {}
+    yield from _by_end("span", reader.spans(there), day, chunks.SPANS)
+    yield from _by_end("hold", _noted(reader.holds(there), uids), day, chunks.HOLDS)
+    yield from _pods(reader, there, day, uids)
     for at_ms in range(day.start_ms, day.end_ms, HOUR_MS):
         hour = Period(at_ms, at_ms + HOUR_MS)
-        if found := list(reader.use(hour)):
-            yield chunk("use", at_ms, chunks.USE.encoded(found))
-            yield chunk("pod_use", at_ms, chunks.POD_USE.encoded(list(reader.use_by_pod(hour))))
-    if gaps := list(reader.gaps(there)):
-        yield chunk("gap", 0, chunks.GAPS.encoded(gaps))
+        yield from _chunk("use", at_ms, chunks.USE, reader.use(hour))
+        yield from _chunk("pod_use", at_ms, chunks.POD_USE, reader.use_by_pod(hour))
+    yield from _chunk("gap", 0, chunks.GAPS, reader.gaps(there))
     for sums in reader.day_sums(day):
         yield chunk("sums", 0, chunks.encoded(sums))
 
 
-def _open(one: _R, day: Period) -> _R:
-    """Without an end after the day."""
-    return replace(one, end_ms=0) if one.end_ms > day.end_ms else one
+def _chunk(
+    kind: chunks.Kind, at_ms: int, form: chunks.RecordColumns[T], records: Iterable[T]
+) -> Iterator[Chunk]:  # fmt: skip
+    """The chunk of these records, if there are any."""
+    left = iter(records)
+    if (first := next(left, None)) is not None:
+        yield chunk(kind, at_ms, form.encoded(chain((first,), left)))
+
+
+def _noted(holds: Iterable[GpuHold], uids: dict[str, int]) -> Iterator[GpuHold]:
+    """The same; the uids of their pods are noted, with 0."""
+    for hold in holds:
+        uids[hold.pod_uid] = 0
+        yield hold
+
+
+def _by_end(
+    kind: chunks.Kind, records: Iterable[_R], day: Period, form: chunks.RecordColumns[_R]
+) -> Iterator[Chunk]:  # fmt: skip
+    """By the hour in which they ended, so that chunks do not change once the hour is over."""
+    hours: dict[int, ColumnWriter[_R]] = defaultdict(form.writer)
+    for one in records:
+        ended = replace(one, end_ms=0) if one.end_ms > day.end_ms else one
+        hours[_hour(ended.end_ms)].add(ended)
+    for at_ms in sorted(hours):
+        yield chunk(kind, at_ms, hours.pop(at_ms).written())
+
+
+def _pods(reader: HistoryReader, there: Period, day: Period, uids: dict[str, int]) -> Iterator[Chunk]:
+    """The same of pods: those with these uids, and those that were there. They are large, so they are read twice: for
+    the hours in which they ended, and hour by hour."""
+    for pod in chain(reader.pods_of(uids), reader.pods(there)):
+        uids[pod.uid] = _hour(_pod(pod, day).ended_ms)
+    hours: dict[int, list[str]] = defaultdict(list)
+    for uid, at_ms in uids.items():
+        hours[at_ms].append(uid)
+    for at_ms in sorted(hours):
+        yield from _chunk("pod", at_ms, chunks.PODS, (_pod(pod, day) for pod in reader.pods_of(hours.pop(at_ms))))
+
+
+def _hour(ms: int) -> int:
+    return ms - ms % HOUR_MS
 
 
 def _pod(pod: PodRecord, day: Period) -> PodRecord:
@@ -153,16 +188,6 @@ def _pod(pod: PodRecord, day: Period) -> PodRecord:
     if pod.started_ms > day.end_ms:
         pod = replace(pod, started_ms=0)
     return replace(pod, ended_ms=0, outcome="", code="", message="") if pod.ended_ms > day.end_ms else pod
-
-
-def _by_end(kind: chunks.Kind, records: Iterable[_E], form: chunks.RecordColumns[_E]) -> Iterator[Chunk]:
-    """By the hour in which they ended, so that chunks do not change once the hour is over."""
-    hours: dict[int, list[_E]] = defaultdict(list)
-    for one in records:
-        end_ms = one.ended_ms if isinstance(one, PodRecord) else one.end_ms
-        hours[end_ms - end_ms % HOUR_MS].append(one)
-    for at_ms, some in sorted(hours.items()):
-        yield chunk(kind, at_ms, form.encoded(some))
 
 
 def day_name(at_ms: int) -> str:

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from dovetail.history.day_sums import DaySums
+from dovetail.history.pod_days import PodDay
 from dovetail.history.prometheus import chunks
 from dovetail.history.prometheus.chunks import ChunkError, ChunkName, Day, Kind, RecordColumns
 from dovetail.history.prometheus.publication import day_name
@@ -157,6 +158,13 @@ class PrometheusReader:
         self._read_all(names, lambda blob: chunks.decoded(blob, DaySums))
         # They are large, and asked for once.
         return (self._read.pop(name.name) for name in names)
+
+    def pod_names(self, period: Period) -> Iterator[PodRecord]:
+        return self.pods(period)
+
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
+        """None of them is published: they are large, and made of records that are."""
+        return iter(())
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         found = self._of_days(period, "gap", chunks.GAPS, lambda one: (one.start_ms, one.end_ms))

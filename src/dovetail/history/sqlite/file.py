@@ -30,8 +30,9 @@ FORMAT = 3
 """Of the file. A writer brings an older one to it; a reader reads all."""
 SUMS_SINCE = 2
 """The format since which there are sums of days."""
-REQUESTS_SINCE = 3
-"""The format since which pods have what they request of a node, and how often they save."""
+PODS_SINCE = 3
+"""The format since which pods have what they request of a node, and how often they save, and there are sums of days by
+pod."""
 APPLICATION = 0x44764869
 _SCHEMA = """
 CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), first_ms INTEGER, until_ms INTEGER NOT NULL);
@@ -83,10 +84,12 @@ CREATE TABLE day_sums (start_ms INTEGER PRIMARY KEY, sums BLOB NOT NULL);
 DROP INDEX holds_open;
 CREATE INDEX holds_ends ON holds (gpu, end_ms);
 """,
-    REQUESTS_SINCE: """
+    PODS_SINCE: """
 ALTER TABLE pods ADD COLUMN cpu_milli INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pods ADD COLUMN memory_mib INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pods ADD COLUMN checkpoint_interval_ms INTEGER NOT NULL DEFAULT 0;
+DELETE FROM day_sums;
+ALTER TABLE day_sums ADD COLUMN by_pod BLOB NOT NULL DEFAULT x'';
 """,
 }
 """What was added by each format after the first one."""

@@ -10,13 +10,15 @@ Rules
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from dovetail.core.json_text import decode_json
-from dovetail.history.day_sums import DaySums, decoded
+from dovetail.history import day_sums, pod_days
+from dovetail.history.day_sums import DaySums
+from dovetail.history.pod_days import PodDay
 from dovetail.history.records import (
     DAY_MS,
     USE_BINS,
@@ -30,7 +32,7 @@ from dovetail.history.records import (
     UseSum,
 )
 from dovetail.history.sqlite import uses
-from dovetail.history.sqlite.file import REQUESTS_SINCE, SUMS_SINCE, open_to_read, reported
+from dovetail.history.sqlite.file import PODS_SINCE, SUMS_SINCE, open_to_read, reported
 
 KINDS: tuple[HoldKind, ...] = get_args(HoldKind)
 """Of holds, by their numbers in the file."""
@@ -56,6 +58,10 @@ FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.
 """
 _POD_FIELDS = PodRecord.__struct_fields__
 _POD_FIELDS_OF_OLD = _POD_FIELDS[: _POD_FIELDS.index("cpu_milli")]
+_NAMES = """
+SELECT uid, namespace, name, job, kind, user, queue, labels, submitted_ms, bound_ms FROM pods JOIN pod_ids USING (id)
+WHERE submitted_ms < ? AND (ended_ms = 0 OR ended_ms > ?)
+"""
 _LABELS = PodRecord.__struct_fields__.index("labels")
 _DAYS = """
 SELECT gpu_ids.name, coalesce(uid, ''), start_ms, measured_ms, use, idle_ms, memory_peak_mib, detail, used_until_ms, ''
@@ -78,6 +84,7 @@ SELECT coalesce(uid, ''), sum(measured_ms), sum(use), sum(idle_ms) FROM (
 ) LEFT JOIN pod_ids ON pod_ids.id = pod GROUP BY pod ORDER BY 1
 """
 _TOUCHES = "start_ms < ? AND (end_ms = 0 OR end_ms > ?)"
+_D = TypeVar("_D")
 _AT_ONCE = 500
 """Values in one question; SQLite has a bound for them."""
 
@@ -166,7 +173,7 @@ class SqliteReader:
 
     def _pods(self, where: str, values: Collection[object]) -> Iterator[PodRecord]:
         known: dict[str, dict[str, str]] = {}
-        columns = ", ".join(_POD_FIELDS if self._format() >= REQUESTS_SINCE else _POD_FIELDS_OF_OLD)
+        columns = ", ".join(_POD_FIELDS if self._format() >= PODS_SINCE else _POD_FIELDS_OF_OLD)
         for row in self._rows(f"SELECT {columns} FROM pods JOIN pod_ids USING (id) WHERE {where}", values):
             # The pods of a job have the same labels.
             labels = known.get(row[_LABELS])
@@ -195,10 +202,27 @@ class SqliteReader:
         for row in self._rows(_USE_BY_POD, (first_ms, max(first_ms, last_ms), period.start_ms, period.end_ms)):
             yield UseSum(*row)
 
+    def pod_names(self, period: Period) -> Iterator[PodRecord]:
+        known: dict[str, dict[str, str]] = {}
+        for row in self._rows(_NAMES, (period.end_ms, period.start_ms)):
+            uid, namespace, name, job, kind, user, queue, text, submitted, bound = row
+            labels = known.get(text)
+            if labels is None:
+                with reported(self.path):
+                    labels = known[text] = decode_json(text, dict[str, str])
+            names = uid, namespace, name, job, kind, user, queue
+            yield PodRecord(*names, labels=labels, submitted_ms=submitted, bound_ms=bound)
+
     def day_sums(self, period: Period) -> Iterator[DaySums]:
-        if self._format() < SUMS_SINCE:
+        return self._days("sums", SUMS_SINCE, day_sums.decoded, period)
+
+    def pod_days(self, period: Period) -> Iterator[PodDay]:
+        return self._days("by_pod", PODS_SINCE, pod_days.decoded, period)
+
+    def _days(self, column: str, since: int, decoded: Callable[[bytes], _D], period: Period) -> Iterator[_D]:
+        if self._format() < since:
             return
-        question = "SELECT sums FROM day_sums WHERE start_ms >= ? AND start_ms <= ? ORDER BY start_ms"
+        question = f"SELECT {column} FROM day_sums WHERE start_ms >= ? AND start_ms <= ? ORDER BY start_ms"
         for (blob,) in self._rows(question, (period.start_ms, period.end_ms - DAY_MS)):
             with reported(self.path):
                 day = decoded(blob)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from sys import intern
 from typing import Any
 
-from dovetail.history.day_sums import DaySummer, DaySums, encoded
+from dovetail.history import day_sums, pod_days
+from dovetail.history.day_sums import DaySummer, DaySums
 from dovetail.history.gpu_use import NEVER_MS, UseOfPods
 from dovetail.history.ledger import GpuTime, Unknown, divide
+from dovetail.history.pod_days import PodDay, PodDaySummer
 from dovetail.history.records import DAY_MS, HOUR_MS, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 
@@ -62,7 +65,7 @@ class DaySumMaker:
     def __init__(self, reader: SqliteReader, run: Callable[..., sqlite3.Cursor]) -> None:
         self._reader, self._run = reader, run
         self._day_ms = 0
-        self._steps: Iterator[DaySums | None] | None = None
+        self._steps: Iterator[tuple[DaySums, PodDay] | None] | None = None
         """What is left to do for the day in the making."""
 
     def step(self, since_ms: int) -> bool:
@@ -77,7 +80,8 @@ class DaySumMaker:
         if made is None:
             self._steps = steps
         else:
-            self._run("INSERT OR REPLACE INTO day_sums VALUES (?, ?)", (made.start_ms, encoded(made)))
+            values = made[0].start_ms, day_sums.encoded(made[0]), pod_days.encoded(made[1])
+            self._run("INSERT OR REPLACE INTO day_sums VALUES (?, ?, ?)", values)
         return True
 
     def drop(self, touched: Touched) -> None:
@@ -95,25 +99,37 @@ class DaySumMaker:
         there = {start_ms for (start_ms,) in self._run("SELECT start_ms FROM day_sums").fetchall()}
         return next((day_ms for day_ms in range(last_ms, first_ms - 1, -DAY_MS) if day_ms not in there), None)
 
-    def _made(self, day_ms: int) -> Iterator[DaySums | None]:
+    def _made(self, day_ms: int) -> Iterator[tuple[DaySums, PodDay] | None]:
         """The sums, after some None: each is a step. Between two of them nothing changes that is of the day."""
         reader, day = self._reader, Period(day_ms, day_ms + DAY_MS)
         pods: dict[str, PodRecord] = {}
         use = UseOfPods({("", one.pod_uid): (one.measured_ms, one.use) for one in reader.use_by_pod(day)}, pods)
         times: list[GpuTime] = []
-        summer = DaySummer(day_ms, pods)
+        summer, of_pods = DaySummer(day_ms, pods), PodDaySummer(day_ms)
         gpus = reader.gpus()
         yield None
         for first in range(0, len(gpus), _GPUS_AT_ONCE):
-            some = gpus[first : first + _GPUS_AT_ONCE]
-            holds = list(reader.holds_on(some, day))
-            pods |= {pod.uid: pod for pod in reader.pods_of({hold.pod_uid for hold in holds} - pods.keys())}
-            found = list(divide(reader.spans_on(some, day), holds, day))
+            asked = gpus[first : first + _GPUS_AT_ONCE]
+            holds = list(reader.holds_on(asked, day))
+            pods |= {pod.uid: _summed(pod) for pod in reader.pods_of({hold.pod_uid for hold in holds} - pods.keys())}
+            found = list(divide(reader.spans_on(asked, day), holds, day))
             use.hold(found)
             times += (one for one in found if isinstance(one, GpuTime))
             summer.unknown_ms += sum(one.end_ms - one.start_ms for one in found if isinstance(one, Unknown))
             yield None
         for first in range(0, len(times), _TIMES_AT_ONCE):
-            summer.add(times[first : first + _TIMES_AT_ONCE], use)
+            some = times[first : first + _TIMES_AT_ONCE]
+            summer.add(some, use)
+            of_pods.add(some, use)
             yield None
-        yield summer.made()
+        made = summer.made()
+        yield made, of_pods.made(made.unknown_ms, made.assumed_time)
+
+
+def _summed(pod: PodRecord) -> PodRecord:
+    """What counts of a pod. Of a day there are many, of the same few owners."""
+    namespace, user, queue = map(intern, (pod.namespace, pod.user, pod.queue))
+    return PodRecord(
+        pod.uid, namespace, pod.name, pod.job, "", user, queue, submitted_ms=pod.submitted_ms, bound_ms=pod.bound_ms,
+        started_ms=pod.started_ms, ended_ms=pod.ended_ms,
+    )  # fmt: skip

@@ -33,10 +33,18 @@ class NamespaceChoice(Wire, frozen=True):
     selector: LabelSelector | None = None
 
 
+class QueueMoney(Wire, frozen=True):
+    """An amount of a currency, by its code of three letters."""
+
+    amount: Quantity = ""
+    currency: str = ""
+
+
 class QueueBudget(Wire, frozen=True):
-    """GPU-hours of a period: Day, Week or Month. `when_used` is Report or Hold."""
+    """GPU-hours, or money, or both, of a period: Day, Week or Month. `when_used` is Report or Hold."""
 
     gpu_hours: Quantity | None = None
+    money: QueueMoney | None = None
     period: str = "Month"
     when_used: str = "Report"
 
@@ -120,6 +128,18 @@ class QueueSpending(Wire, frozen=True):
     period_end: datetime | None = None
 
 
+class MoneySpent(Wire, frozen=True):
+    """What was spent in the period up to `as_of`, by the prices of the collector: a decimal number of its currency.
+    `message` is why that cannot be compared with the budget, or what has no price; "" for nothing."""
+
+    spent: str = ""
+    currency: str = ""
+    period_start: datetime | None = None
+    period_end: datetime | None = None
+    as_of: datetime | None = None
+    message: str = ""
+
+
 class QueueCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
@@ -140,4 +160,5 @@ class QueueStatus(Wire, frozen=True):
     head: QueueHead | None = None
     usage: QueueUsage | None = None
     budget: QueueSpending | None = None
+    money: MoneySpent | None = None
     conditions: tuple[QueueCondition, ...] = ()

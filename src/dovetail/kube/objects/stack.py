@@ -108,6 +108,14 @@ class AgentPlanesSpec(Wire, frozen=True):
     extra_args: tuple[str, ...] = ()
 
 
+class PublishSpec(Wire, frozen=True):
+    """Whether a Prometheus may read the history from the collector: for requests with the token that the Secret
+    `token_secret` has as `token`; "" for no such thing. It is made anew `every` so often, as 10m."""
+
+    token_secret: str = ""
+    every: str = "10m"
+
+
 class HistorySpec(Wire, frozen=True):
     """The collector of the history, `dovetail collector`, and its volume. `storage_class` "" is that of the cluster.
     `days` is for how long all is kept, `hourly_days` for how long use is kept by the hour. `prices` is a ConfigMap with
@@ -119,6 +127,7 @@ class HistorySpec(Wire, frozen=True):
     days: int = 400
     hourly_days: int = 35
     prices: str = ""
+    publish: PublishSpec = PublishSpec()
     resources: Resources = Resources()
     extra_args: tuple[str, ...] = ()
 

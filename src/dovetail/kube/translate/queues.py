@@ -5,8 +5,9 @@ Rules
 - A value of the spec that cannot be honoured is the record's Problem, with its field and the nearest valid value; the
   valid rest of the spec is used. The core checks the tree (parents, cycles), as it has all queues.
 - Amounts are rounded up: `gpu` to thousandths of a GPU, `gpuMemory` to MiB. GPU slices are whole.
-- Of the status only `usage` is read. If the scheduler cannot have written it, none of it counts, and there is a
-  finding: a part of a history would be worse than none. The core checks whether `asOf` lies in the future.
+- Of the status only `usage` and `money` are read. Where the scheduler cannot have written one, none of it counts. Of
+  `usage` there is a finding: a part of a history would be worse than none. The core checks whether `asOf` lies in the
+  future.
 - A status is written as a whole; a field that is absent in it is removed.
 - All numbers of the history are written exactly, so a value that is read equals the one that was written.
 """
@@ -38,6 +39,7 @@ from dovetail.core.queues.types import (
     Amounts,
     Budgeted,
     GpuBudget,
+    MoneyBudget,
     Queue,
     Stop,
     Usage,
@@ -47,6 +49,7 @@ from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import queues as wire
 from dovetail.kube.objects.base import Quantities, Quantity, Wire, epoch_ms
 from dovetail.kube.translate.annotations import DURATION_RULE, NAME, duration_ms
+from dovetail.kube.translate.money import money_budget, money_document, money_spent
 from dovetail.kube.translate.problems import first_of, nearest, one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
 
@@ -86,7 +89,8 @@ _CLASSES = {
     "gpuMemory": _Class(GPU_MEMORY, Fraction(1, _MIB), ("80Gi", "640Gi", "1Ti")),
 }
 _GPU_HOURS = _Class("gpu-hours", Fraction(GPU_HOUR), ("1000", "250", "0.5"))
-_PERIODS: dict[str, Budgeted] = {"Day": "Day", "Week": "Week", "Month": "Month"}
+PERIODS: dict[str, Budgeted] = {"Day": "Day", "Week": "Week", "Month": "Month"}
+"""The values of `spec.budget.period`."""
 _WHEN_USED = {"Report": False, "Hold": True}
 _MODELS = "models"
 _SHOWN = {found.name: field for field, found in _CLASSES.items()}
@@ -99,6 +103,7 @@ def queue(obj: wire.Queue) -> Queue:
     limit = amounts(spec.limit, "spec.limit", problems)
     check_guarantee(dict(guarantee), dict(limit), problems)
     names, selector = _namespaces(spec.namespaces, problems)
+    budget, money = _budgets(obj, problems)
     return Queue(
         name=obj.metadata.name,
         parent=spec.parent,
@@ -118,7 +123,8 @@ def queue(obj: wire.Queue) -> Queue:
         least_served_first=spec.least_served_first,
         planes=spec.planes,
         idle_first=spec.idle_first,
-        budget=_budget(spec.budget, problems),
+        budget=budget,
+        money=money,
         stop=one_of(STOPS, spec.stop, "spec.stop", problems) or "",
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
@@ -224,16 +230,22 @@ def _duration(text: str | None, path: str, problems: list[Problem], *, zero: boo
     return 0
 
 
-def _budget(budget: wire.QueueBudget | None, problems: list[Problem]) -> GpuBudget | None:
+def _budgets(obj: wire.Queue, problems: list[Problem]) -> tuple[GpuBudget | None, MoneyBudget | None]:
+    budget = obj.spec.budget
     if budget is None:
-        return None
-    if budget.gpu_hours is None:
-        problems.append(Problem("spec.budget.gpuHours", "", "must be there: how many GPU-hours the period has"))
-        return None
-    amount = _amount(_GPU_HOURS, budget.gpu_hours, "spec.budget.gpuHours", problems)
-    period = one_of(_PERIODS, budget.period, "spec.budget.period", problems)
+        return None, None
+    if budget.gpu_hours is None and budget.money is None:
+        rule = "must be there: how many GPU-hours the period has; or budget.money"
+        problems.append(Problem("spec.budget.gpuHours", "", rule))
+        return None, None
+    amount = None
+    if budget.gpu_hours is not None:
+        amount = _amount(_GPU_HOURS, budget.gpu_hours, "spec.budget.gpuHours", problems)
+    period = one_of(PERIODS, budget.period, "spec.budget.period", problems)
     hold = one_of(_WHEN_USED, budget.when_used, "spec.budget.whenUsed", problems)
-    return GpuBudget(amount, period, hold) if amount is not None and period is not None and hold is not None else None
+    if period is None or hold is None:
+        return None, None
+    return GpuBudget(amount, period, hold) if amount is not None else None, money_budget(obj, period, hold, problems)
 
 
 def _namespaces(
@@ -328,9 +340,11 @@ def queue_status(
     now_ms: int,
     head: tuple[str, str, Expected | None] | None,
     before: wire.Queue | None = None,
+    spent: wire.MoneySpent | None = None,
 ) -> dict[str, Any]:
     """The whole status of a queue, which replaces the old one. `head` is the first waiting job: its name, the code of
-    its refusal, and its expected start. `before` is the object as last read, for the transition time of Ready."""
+    its refusal, and its expected start. `before` is the object as last read, for the transition time of Ready, and for
+    what was spent of money where there is no news of it (`spent`)."""
     document: dict[str, Any] = {
         "allocated": amounts_document(snapshot.allocated),
         "guaranteed": amounts_document(snapshot.guarantee),
@@ -347,6 +361,9 @@ def queue_status(
             "periodStart": timestamp(spending.start_ms),
             "periodEnd": timestamp(spending.until_ms),
         }
+    spent = spent or (money_spent(before) if before is not None else None)
+    if snapshot.money is not None and spent is not None:
+        document["money"] = money_document(spent)
     if head is not None:
         name, reason, expected = head
         document["head"] = {"name": name, "reason": reason}

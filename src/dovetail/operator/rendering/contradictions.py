@@ -42,7 +42,7 @@ _AGENTS = re.compile(
 )
 _AGENT_PLANES = re.compile(r"--(state|plane|address|url|tls-[a-z]+|scheduler-name|kubeconfig|context|listen)(=.*)?")
 _COLLECTORS = re.compile(
-    r"--(store|answers|prices|days-[a-z-]+|agent-namespace|scheduler-name|kubeconfig|context|listen)(=.*)?"
+    r"--(store|answers|prices|publish-[a-z]+|days-[a-z-]+|agent-namespace|scheduler-name|kubeconfig|context|listen)(=.*)?"
 )
 _LEAST_IDLE_MS, _MOST_ACTS = 600_000, 60
 _OWN_FIELD = "must not set what the operator sets, or what has a field of its own"
@@ -141,6 +141,8 @@ def _agent_planes(planes: AgentPlanesSpec) -> Iterator[Problem]:
 def _history(history: HistorySpec) -> Iterator[Problem]:
     if history.hourly_days > history.days:
         yield Problem("spec.history.hourlyDays", str(history.hourly_days), "must not be above days")
+    if not _duration_ms(history.publish.every):
+        yield Problem("spec.history.publish.every", history.publish.every, DURATION_RULE)
     yield from _arguments(history.extra_args, _COLLECTORS, "spec.history.extraArgs")
     yield from _resources(history.resources, "spec.history.resources")
 

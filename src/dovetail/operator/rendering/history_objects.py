@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects of the collector of the history: those of `deploy/functions/history/`, with what the spec asks for. The
-claim of its volume is made by the StatefulSet, and stays when that is deleted."""
+claim of its volume is made by the StatefulSet, and stays when that is deleted.
+
+The token by which a Prometheus reads the history is a Secret that the kubelet mounts: neither the operator nor the
+collector has a right to read it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ from dovetail.operator.rendering.sources import image_name, set_images, set_reso
 Document = dict[str, Any]
 
 NAME = "dovetail-collector"
-PRICES = "/etc/dovetail/prices"
+PRICES, PUBLISH = "/etc/dovetail/prices", "/etc/dovetail/publish"
+_TOKEN = "token"
 _DEFAULTS = HistorySpec()
 
 
@@ -33,12 +38,22 @@ def history_objects(spec: StackSpec, operator_image: str) -> tuple[list[Document
     claim["spec"]["resources"]["requests"]["storage"] = history.storage
     if history.storage_class:
         claim["spec"]["storageClassName"] = history.storage_class
-    if history.prices:
-        container["volumeMounts"].append({"name": "prices", "mountPath": PRICES, "readOnly": True})
-        volumes = stateful_set["spec"]["template"]["spec"].setdefault("volumes", [])
-        volumes.append({"name": "prices", "configMap": {"name": history.prices}})
+    for name, path, source in _mounted(history):
+        container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
+        stateful_set["spec"]["template"]["spec"].setdefault("volumes", []).append({"name": name, **source})
     set_resources(container, history.resources)
     return objects, list(resource_problems(container, "spec.history.resources"))
+
+
+def _mounted(history: HistorySpec) -> Iterator[tuple[str, str, Document]]:
+    """The volumes with files of the cluster's admin: name, path, and where they are from."""
+    if history.prices:
+        yield "prices", PRICES, {"configMap": {"name": history.prices}}
+    if history.publish.token_secret:
+        items = [{"key": _TOKEN, "path": _TOKEN}]
+        # The group of the files is that of the process.
+        secret = {"secretName": history.publish.token_secret, "items": items, "defaultMode": 0o440}
+        yield "publish", PUBLISH, {"secret": secret}
 
 
 def _options(history: HistorySpec) -> Iterator[str]:
@@ -50,3 +65,6 @@ def _options(history: HistorySpec) -> Iterator[str]:
         yield f"--days-by-hour={history.hourly_days}"
     if history.prices:
         yield f"--prices={PRICES}"
+    if history.publish.token_secret:
+        yield f"--publish-every={history.publish.every}"
+        yield f"--publish-token={PUBLISH}/{_TOKEN}"
