@@ -51,7 +51,7 @@ from dovetail.views.job_list import JobFilter, jobs_of
 from dovetail.views.job_states import DONE, STATES
 from dovetail.views.jobs import ANY, JOB, POD, JobNotFound
 from dovetail.views.leases import all_leases, leases_of_namespace
-from dovetail.views.node import ReadObjects, NodeQuestion, NotForNccl, node_topology
+from dovetail.views.node import NodeQuestion, NotForNccl, ReadObjects, node_topology
 from dovetail.views.node_holders import node_holders
 from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
