@@ -15,13 +15,18 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
+from msgspec import Raw
 
 from dovetail.cli import cli, completion
+from dovetail.kube.api.client import Client
+from dovetail.kube.objects.views import NODE_LISTS, QUEUE_SHARES, ViewDocument
 from dovetail.playground import Fault, Playground
 from tests.live.conftest import eventually
 from tests.patience import PATIENCE_S
@@ -120,6 +125,9 @@ async def test_the_names_of_the_cluster_are_offered(playground: Playground) -> N
     assert await completed("drain", "gpu-1", "g") == ["gpu-1"]
     assert "ml" in await completed("why", "-n", "m")
     assert await completed("why", "--context", "") == ["playground"]
+    assert await completed("jobs", "-q", "t") == await completed("run", "-q", "") == ["train-team"]
+    assert await completed("jobs", "--node", "g") == await completed("whatif", "add-nodes", "--like", "") == ["gpu-1"]
+    assert await completed("jobs", "-s", "running,w") == ["running,waiting"]
 
 
 async def pod_names(playground: Playground) -> list[str]:
@@ -138,6 +146,28 @@ async def test_those_of_a_file_are_offered_in_their_place(playground: Playground
 async def test_what_may_not_be_read_has_no_names(playground: Playground, status: int) -> None:
     playground.faults.add(Fault("answer", "GET", "pods", status=status))
     assert await completed("why", "tra") == ["train-team"]
+
+
+async def test_users_that_may_list_no_nodes_get_those_that_the_scheduler_shows(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for plural in ("nodes", "queues"):
+        playground.faults.add(Fault("answer", "GET", plural, status=403))
+    assert await completed("nodes", "") == await completed("share", "") == []
+    views: dict[str, object] = {
+        NODE_LISTS.path("default"): {"nodes": [{"node": "gpu-1", "used": 3}, {"node": "other"}]},
+        QUEUE_SHARES.path("default"): [{"queue": "train-team", "depth": 0}],
+    }
+    request = Client.request
+
+    async def answered(client: Client, method: str, path: str, *args: Any, **options: Any) -> Any:
+        if path in views:
+            return ViewDocument(answer=Raw(msgspec.json.encode(views[path])))
+        return await request(client, method, path, *args, **options)
+
+    monkeypatch.setattr(Client, "request", answered)
+    assert await completed("nodes", "g") == await completed("jobs", "--node", "g") == ["gpu-1"]
+    assert await completed("share", "") == ["train-team"]
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_why_of_a_pod_of_a_queue_and_of_what_is_neither(cluster: str) -> None:
     assert "from the top down" in _shown(cluster, "why", "train")
     result = _run("why", "trian", "-f", cluster)
     assert result.exit_code == 1
-    assert "did you mean default/train" in result.output and "there is no queue of that name either" in result.output
+    assert "did you mean default/train" in result.output and ", and no queue of that name; did" in result.output
 
 
 def test_queue_and_why_agree_on_each_preempting_job(cluster: str) -> None:

@@ -67,8 +67,8 @@ def test_the_table(cluster: str) -> None:
     result = run("-f", cluster, "--at", AT)
     assert result.exit_code == 0, result.output
     head, first, second, third, budget = result.stdout.splitlines()
-    assert head.split()[:7] == ["node", "state", "GPUs", "healthy", "degraded", "draining", "quarantined"]
-    assert first.split()[:7] == ["gpu-1", "draining", "2", "1", "0", "1", "0"]
+    assert head.split()[:8] == ["node", "state", "GPUs", "used", "healthy", "degraded", "draining", "quarantined"]
+    assert first.split()[:8] == ["gpu-1", "draining", "2", "0", "1", "0", "1", "0"]
     assert "2 h" in first and "GPU-1: off the bus" in first and "reboot (no pod is placed on it)" in first
     assert second.split()[:3] == ["gpu-2", "healthy", "2"]
     assert "reboot (it stays in use: beyond the budget)" in third

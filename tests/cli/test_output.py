@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from rich.progress import Progress
 
-from dovetail.cli.output import ago, gpus, indices, span, start
+from dovetail.cli import output
+from dovetail.cli.output import ago, gpus, indices, looking_ahead, span, start
 from dovetail.core.reasons import Expected, Sure
 from dovetail.views.amounts import AmountError, changed, listed
 
@@ -61,3 +63,17 @@ def test_amounts_are_read_and_written() -> None:
 def test_an_invalid_amount_is_reported(text: str) -> None:
     with pytest.raises(AmountError):
         changed((), (text,))
+
+
+def test_progress_is_shown_of_what_takes_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, begun = [0.0], list[float]()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(output.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(Progress, "start", lambda _: begun.append(now_s[0]))
+    with looking_ahead() as show:
+        for now_s[0] in (0.0, 0.5, 1.0):
+            show(1, 9)
+        assert not begun
+        now_s[0] = 1.1
+        show(2, 9)
+        assert begun == [1.1]

@@ -26,6 +26,7 @@ from dovetail.views.explanation import WhyQuestion
 from dovetail.views.free import Free
 from dovetail.views.job_list import JobList
 from dovetail.views.leases import LeasesView, LeaseTotals
+from dovetail.views.node import NodeInside, NodeTopology, Policies
 from dovetail.views.nodes import NodeHealthView, NodeList
 from dovetail.views.priced_gpus import ChangedNodes, PricedNode
 from dovetail.views.queue_positions import QueuePosition, queue_positions
@@ -204,6 +205,12 @@ NODE = NodeHealthView("n0", "healthy", 8, {}, 0, "", "", "", (), used=8, jobs=("
             LeasesView(NOW, (), (), (), LeaseTotals(1, 2, 3, 4000)),
             ("leaselists", {"of": "ns"}),
             "Other namespaces have 1 control plane with 3 leases (4 GPUs), and 2 requests.",
+        ),
+        (
+            ("topology", "n0"),
+            NodeTopology(NodeInside("n0", 8, 1, None, (), Policies(), ())),
+            ("nodetopologies", {"node": "n0"}),
+            "Node n0 offers 8 GPUs, 1 free.",
         ),
         (("leases",), LeasesView(NOW, (), (), ()), ("leaselists", {}), "There is no control plane"),
         (

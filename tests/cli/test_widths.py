@@ -42,6 +42,9 @@ COMMANDS = [
         "whatif drain g1",
         "whatif add-nodes --like g1 --count 4",
         "drain g1 --dry-run",
+        "topology g1",
+        "topology m1",
+        "topology g",
         f"share {QUEUE}",
         f"whatif stop {QUEUE}",
     )

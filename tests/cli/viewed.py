@@ -17,13 +17,13 @@ from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.kube.api.changes import Change
-from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, LEASE_REQUESTS, Resource
+from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, GPU_NODES, LEASE_REQUESTS, Resource
 from dovetail.kube.manifests.cluster import read
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading import state as reading
 from dovetail.kube.reading import views
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
-from dovetail.kube.translate.reported import ReportedObjects, batch_of
+from dovetail.kube.translate.reported import ReportedObjects, batch_of, notes_batch
 from dovetail.viewserver.answers import API, ViewAnswers
 
 CONFIG = """
@@ -44,10 +44,12 @@ def answered_from(file: Path, now_ms: int, monkeypatch: pytest.MonkeyPatch, fold
     objects = ReportedObjects("dovetail")
     leased = found.feed.leases.objects
     kinds: tuple[tuple[Resource, Iterable[Any]], ...] = (
-        (CONTROL_PLANES, leased.planes), (LEASE_REQUESTS, leased.requests), (GPU_LEASES, leased.leases)
+        (CONTROL_PLANES, leased.planes), (LEASE_REQUESTS, leased.requests), (GPU_LEASES, leased.leases),
+        (GPU_NODES, filter(None, map(found.feed.node_records.gpu_node, state.cluster.nodes.slots))),
     )  # fmt: skip
     for resource, made in kinds:
         objects.take(batch_of(resource, [Change("added", one) for one in made]))
+    objects.take(notes_batch((about, found.feed.notes(about)) for about in found.feed.noted()))
     answers = ViewAnswers(state, now_ms, "dovetail", objects)
 
     async def read_view(config: object, asked: ViewRequest) -> ViewDocument:

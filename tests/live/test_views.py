@@ -238,6 +238,7 @@ def _shows_own_names_and_totals(world: _World, found: dict[str, Any]) -> None:
         "joblists?filter=%7B%22states%22%3A%5B%22Completed%22%2C%22Failed%22%5D%7D",
         "nodelists",
         "nodeholders?node=view-node",
+        "nodetopologies?node=view-node",
         "leaselists",
     )
     for path in paths:
@@ -284,7 +285,7 @@ def _commands_ask_the_scheduler(world: _World) -> None:
         ("whatif", "drain", "view-node"): "(other-namespaces) has no controller",
         ("whatif", "submit", str(world.submitted)): "team-a/new", ("jobs",): "team-a/waits",
         ("defrag", "team-a/waits"): "No moves", ("drain", "view-node", "--dry-run"): "of other namespaces in 1 queue",
-        ("why", "pod/team-a/waits"): "NoNodeFits",
+        ("why", "pod/team-a/waits"): "NoNodeFits", ("topology", "view-node"): "offers 8 GPUs, 1 free",
     }  # fmt: skip
     for arguments, shown in asked.items():
         done = world.dovetail("alice", *arguments)

@@ -17,6 +17,7 @@ from dovetail.kube.api.discovery import discover
 from dovetail.kube.api.resources import CONTROL_PLANES
 from dovetail.kube.informers import Informers
 from dovetail.kube.objects.leases import AgentControlPlane, LeaseMeta
+from dovetail.kube.translate.read_notes import ReadNotes
 from dovetail.kube.translate.reported import ReportedObjects
 from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
@@ -36,6 +37,13 @@ def pod(name: str, phase: str, scheduler: str = "dovetail") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def node(gpus: str) -> dict[str, Any]:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": gpus}
+    status = {"allocatable": {"nvidia.com/gpu": "8", "pods": "110"}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}, "status": status}
+
+
+ODD = "Node n1: metadata.labels[nvidia.com/gpu.count]: 'eight': must be a whole number: not used"
 PLANE = AgentControlPlane(LeaseMeta("agent", "default", "uid"))
 
 
@@ -50,6 +58,10 @@ class _Process:
     def ended(self) -> list[str]:
         self._receive()
         return sorted(one.pod.name for one in self.objects.ended())
+
+    def notes(self, about: str) -> ReadNotes:
+        self._receive()
+        return self.objects.notes(about)
 
     def planes(self) -> list[str]:
         self._receive()
@@ -76,7 +88,7 @@ async def test_a_process_gets_all_objects_at_its_start_and_then_what_changes(mon
     playground = Playground()
     async with asyncio.timeout(2 * PATIENCE_S), Client(ClusterConfig(await playground.start())) as client:
         for one in (
-             pod("runs", "Running"), pod("failed", "Failed"), pod("theirs", "Failed", "other"),
+             node("eight"), pod("runs", "Running"), pod("failed", "Failed"), pod("theirs", "Failed", "other"),
             *(pod(f"done-{number}", "Succeeded") for number in range(5)),
         ):  # fmt: skip
             playground.put(one)
@@ -96,6 +108,9 @@ async def test_a_process_gets_all_objects_at_its_start_and_then_what_changes(mon
             await until(lambda process=process: len(process.ended()) == 6)  # type: ignore[misc]
             assert process.ended() == [*(f"done-{number}" for number in range(5)), "failed"]
             assert process.planes() == ["agent"] and not cut and not feed.due
+            assert process.objects.notes("Node n1") == ReadNotes("", (ODD,))
+        playground.put(node("8"))
+        await until(lambda: process.notes("Node n1") == ReadNotes("labels"))
         playground.put(pod("runs", "Succeeded"))
         await until(lambda: "runs" in process.ended())
         playground.delete("pods", "default", "failed")

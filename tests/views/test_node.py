@@ -170,11 +170,10 @@ async def test_a_file_wins_and_neither_is_one_clear_line(
         assert "--kubeconfig needs a NODE" in (await world.run("gpu-1")).stderr
     result = await world.run("gpu")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: gpu: not a file, and http://127.0.0.1:")
-    assert result.stderr.endswith("has no node of this name; did you mean gpu-1?\n")
+    assert result.stderr == "Error: gpu: not a file, and no node is called gpu; did you mean gpu-1?\n"
     assert "not a valid name of a node" in (await world.run("Gpu_1.txt")).stderr
     world.kubeconfig.write_text("{}")
-    assert "gpu-1: not a file, and the cluster cannot be read: " in (await world.run("gpu-1")).stderr
+    assert "gpu-1: not a file, and " in (await world.run("gpu-1")).stderr
 
 
 async def test_a_picture_of_a_node(world: World, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dovetail.kube.objects.views import (
     LEASE_LISTS,
     NODE_HOLDERS,
     NODE_LISTS,
+    NODE_TOPOLOGIES,
     QUEUE_SHARES,
     WAITING_JOBS,
     WHAT_IFS,
@@ -107,6 +108,11 @@ def questions(seed: int) -> list[Question]:
     found += [Question(JOB_LISTS.plural, OWN, "", (("filter", json.dumps(one)), ("mostAhead", "9"))) for one in filters]
     found += [Question(NODE_LISTS.plural, OWN, query=query) for query in ((), (("unhealthy", "true"),))]
     found += [Question(NODE_HOLDERS.plural, OWN, query=(("node", f"n{i}"),)) for i in range(3)]
+    found += [Question(NODE_TOPOLOGIES.plural, OWN, query=(("node", f"n{i}"),)) for i in range(4)]
+    nccl = ("nccl", "true"), ("node", "n0")
+    found += [Question(NODE_TOPOLOGIES.plural, OWN, query=nccl)]
+    pods_asked = (f"{OWN}/{OWN_PODS[1]}", f"{OTHERS[0]}/{MARKER}-runs-n0-0", MARKER)
+    found += [Question(NODE_TOPOLOGIES.plural, OWN, query=(*nccl, ("pod", name))) for name in pods_asked]
     found += [Question(LEASE_LISTS.plural, OWN, query=query) for query in ((), (("of", OWN),), (("of", OTHERS[0]),))]
     found += [Question(LEASE_LISTS.plural, OWN, query=(("of", f"{MARKER}-agent"),))]
     found += [Question(WHAT_IFS.plural, OWN, body=json.dumps({"change": one})) for one in CHANGES]

@@ -17,7 +17,8 @@ from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, GPU_NODES, L
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects import topology
 from dovetail.kube.objects.pods import Pod as PodObject
-from dovetail.kube.translate.reported import ReportedObjects, batch_of
+from dovetail.kube.translate.read_notes import ReadNotes
+from dovetail.kube.translate.reported import ReportedObjects, batch_of, notes_batch
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 
 OWN, MARKER = "own-team", "zmarkz"
@@ -74,6 +75,12 @@ def objects(seed: int) -> ReportedObjects:
     dice = random.Random(seed)
     found = ReportedObjects("dovetail")
     found.take(batch_of(GPU_NODES, [Change("added", _gpu_node(dice, f"n{i}")) for i in range(3)]))
+    quoted = f"metadata.annotations[dovetail.dev/bound].devices: '{MARKER}'"
+    noted = {"Node n0": ReadNotes("GPUNode", ("GPUNode n0: status.nvlinks: is odd",))} | {
+        f"Pod {one.key}": ReadNotes("", (f"Pod {one.key}: {quoted if one.namespace != OWN else 'is odd'}",))
+        for one in state(seed).workloads.pods.values()
+    }
+    found.take(notes_batch(noted.items()))
     planes, requests, leases = [], [], []
     for namespace in (OWN, *OTHERS):
         prefix = "" if namespace == OWN else f"{MARKER}-"

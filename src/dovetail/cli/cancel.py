@@ -10,7 +10,7 @@ import click
 
 from dovetail.cli.listing import selector_option
 from dovetail.cli.named_jobs import JOB_ARGUMENT, JobName, JobSource, find, job_options, printed_at_the_end
-from dovetail.cli.names import complete_jobs
+from dovetail.cli.names import complete_jobs, complete_queues
 from dovetail.cli.output import count
 from dovetail.core.labels import matches
 from dovetail.core.model import LabelSelector
@@ -28,7 +28,9 @@ _SHOWN = 20
 @click.argument("jobs", metavar=f"{JOB_ARGUMENT}...", shell_complete=complete_jobs, nargs=-1)
 @selector_option("All jobs of the namespace with these labels, as in app=train,tier!=test.")
 @click.option("--all", "every", is_flag=True, help="All jobs of the namespace; with -q those of one queue.")
-@click.option("-q", "--queue", metavar="QUEUE", help="With --all: only the jobs of this queue.")
+@click.option(
+    "-q", "--queue", metavar="QUEUE", help="With --all: only the jobs of this queue.", shell_complete=complete_queues
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--any-scheduler", is_flag=True, help="Also cancel jobs that another scheduler places.")
 @job_options

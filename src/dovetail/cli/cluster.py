@@ -217,6 +217,16 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that choose the cluster; the command gets a `source` in their place."""
 
     @wraps(command)
+    def sourced(cluster: Callable[[], ClusterSource], **rest: Any) -> None:
+        command(source=cluster(), **rest)
+
+    return late_cluster_options(sourced)
+
+
+def late_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that may need no cluster: it gets the function `cluster`, which raises ClickException."""
+
+    @wraps(command)
     def sourced(
         kubeconfig: str | None,
         context: str | None,
@@ -227,19 +237,20 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         at_ms: int,
         **rest: Any,
     ) -> None:
-        from dovetail.core.policy import Policy, unhurried
+        def cluster() -> ClusterSource:
+            from dovetail.core.policy import Policy, unhurried
 
-        policy = unhurried(Policy(fabric=fabric, scoring=scoring))
-        if files:
-            for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
-                if value is not None:
-                    raise click.UsageError(f"--file and {option} both choose the cluster: use one of them")
-            source = ClusterSource(policy, scheduler_name, files, None, at_ms)
-        elif at_ms:
-            raise click.UsageError("--at needs --file: a live cluster has its own time")
-        else:
-            source = ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context))
-        command(source=source, **rest)
+            policy = unhurried(Policy(fabric=fabric, scoring=scoring))
+            if files:
+                for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
+                    if value is not None:
+                        raise click.UsageError(f"--file and {option} both choose the cluster: use one of them")
+                return ClusterSource(policy, scheduler_name, files, None, at_ms)
+            if at_ms:
+                raise click.UsageError("--at needs --file: a live cluster has its own time")
+            return ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context))
+
+        command(cluster=cluster, **rest)
 
     at = at_option(
         "With --file: the time that the files describe, such as 2026-01-31T12:00:00Z. Default: of the snapshot, or now."

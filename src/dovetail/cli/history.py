@@ -14,6 +14,7 @@ from dovetail.cli.console import Console
 from dovetail.cli.history_columns import COLUMNS, HistoryJob, job_row
 from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.listing import ListForm, list_options, selector_option, write_rows
+from dovetail.cli.names import complete_queues
 from dovetail.history.jobs import OUTCOMES
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _outcomes(text: str) -> tuple[str, ...]:
 @click.option("-n", "--namespace", default="", help="Only jobs in this namespace. Default: all namespaces.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs of all namespaces, also with -n.")
 @click.option("-u", "--user", "users", metavar="USER,USER...", default="", help="Only jobs of these users.")
-@click.option("-q", "--queue", default="", help="Only jobs in this queue.")
+@click.option("-q", "--queue", default="", help="Only jobs in this queue.", shell_complete=complete_queues)
 @click.option(
     "-s", "--outcome", "outcomes", metavar="OUTCOME,OUTCOME...", default="",
     callback=lambda _ctx, _param, text: _outcomes(text), help=f"Only jobs that ended so, of {', '.join(OUTCOMES)}.",

@@ -17,7 +17,7 @@ from dovetail.cli.idle_foresight import with_policy
 from dovetail.cli.idle_notices import post, webhook_url, write_events
 from dovetail.cli.kubeconfig import config_of
 from dovetail.cli.listing import ListForm, list_options, write_rows
-from dovetail.cli.names import complete_namespaces
+from dovetail.cli.names import complete_namespaces, complete_queues
 from dovetail.cli.output import versioned
 from dovetail.cli.price_options import book_of, price_options
 from dovetail.cli.quantities import DurationParam
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @source_options
 @click.option("-n", "--namespace", help="Only pods of this namespace.", shell_complete=complete_namespaces)
 @click.option("-u", "--user", "users", metavar="USER,USER...", default="", help="Only pods of these users.")
-@click.option("-q", "--queue", default="", help="Only pods in this queue.")
+@click.option("-q", "--queue", default="", help="Only pods in this queue.", shell_complete=complete_queues)
 @click.option(
     "--least", "least_s", type=DurationParam(), default="1h", show_default=True,
     help="Leave out pods that are idle for a shorter time.",

@@ -22,7 +22,7 @@ from dovetail.cli.listing import (
     selector_option,
     write_rows,
 )
-from dovetail.cli.names import complete_jobs
+from dovetail.cli.names import complete_jobs, complete_list, complete_namespaces, complete_nodes, complete_queues
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, looking_ahead, span, start
 from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import Expected, When
@@ -111,16 +111,31 @@ class _Asked(Struct, frozen=True):
 @click.command(name="jobs")
 @click.argument("names", metavar="[NAME|PATTERN]...", nargs=-1, shell_complete=complete_jobs)
 @cluster_options
-@click.option("-n", "--namespace", default="", help="Only jobs in this namespace. Default: all namespaces.")
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    help="Only jobs in this namespace. Default: all namespaces.",
+    shell_complete=complete_namespaces,
+)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs of all namespaces, also with -n.")
 @click.option("-u", "--user", "users", metavar="USER,USER...", default="", help="Only jobs of these users.")
-@click.option("-q", "--queue", default="", help="Only jobs in this queue, and in those below it.")
+@click.option(
+    "-q", "--queue", default="", help="Only jobs in this queue, and in those below it.", shell_complete=complete_queues
+)
 @click.option(
     "-s", "--state", "states", metavar="STATE,STATE...", default="", callback=lambda _ctx, _param, text: _states(text),
     help=f"Only jobs in these states, of {', '.join(STATES)}. Default: running, ending and waiting.",
+    shell_complete=lambda _ctx, _param, text: complete_list(STATES, text),
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Jobs in all states: also those that are done.")
-@click.option("--node", default="", metavar="NODE|PATTERN", help="Only jobs that have a pod on this node.")
+@click.option(
+    "--node",
+    default="",
+    metavar="NODE|PATTERN",
+    help="Only jobs that have a pod on this node.",
+    shell_complete=complete_nodes,
+)
 @selector_option("Only jobs with a pod that has these labels, as in app=train,tier!=test.")
 @click.option(
     "--start/--no-start", "look_ahead", default=None,

@@ -65,6 +65,12 @@ def complete_contexts(context: click.Context, _parameter: click.Parameter, incom
         return []
 
 
+def complete_list(known: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """The last of words that are separated by commas."""
+    before, comma, _ = incomplete.rpartition(",")
+    return _matching((f"{before}{comma}{word}" for word in known), incomplete)
+
+
 def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ API_VERSION = "dovetail.dev/cli.v1"
 LOOK_AHEAD_ENDED = "The look-ahead ended at its bound: starts after that are not known."
 INCOMPLETE = 3
 """The exit code if something that the answer needs could not be read."""
+_AT_ONCE_S = 1.0
+"""What takes no longer shows no progress."""
 TIMED_OUT = 124
 """The exit code if the time of a wait is over, as that of timeout(1)."""
 
@@ -119,8 +122,8 @@ def foreign(text: str) -> str:
 
 @contextmanager
 def looking_ahead() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, if that is a terminal: how many of the waiting jobs have started in the
-    look-ahead."""
+    """A progress bar on standard error, if that is a terminal, of what takes longer than a second: how many of the
+    waiting jobs have started in the look-ahead."""
     from dovetail.cli.console import Console
 
     console = Console(stderr=True)
@@ -130,9 +133,18 @@ def looking_ahead() -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=None)
-        yield lambda started, waiting: progress.update(bar, completed=started, total=waiting)
+    progress, begins_s = Progress(*columns, console=console, transient=True), time.monotonic() + _AT_ONCE_S
+    bar = progress.add_task("", total=None)
+
+    def show(started: int, waiting: int) -> None:
+        progress.update(bar, completed=started, total=waiting)
+        if time.monotonic() > begins_s:
+            progress.start()
+
+    try:
+        yield show
+    finally:
+        progress.stop()
 
 
 def ago(at_ms: int, now_ms: int) -> str:

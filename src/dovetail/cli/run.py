@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.names import complete_queues
 from dovetail.cli.output import namespace_option
 from dovetail.cli.quantities import DurationParam
 from dovetail.cli.scheduling import scheduler_name_option
@@ -82,7 +83,14 @@ def _runtime(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @gpus_option("GPUs of each node: 8, 8xH100, 1xmig-3g.20gb, 0.5 (half of one), 0 for none.")
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="How many nodes: one pod for each, all of which start together.")  # fmt: skip
-@click.option("-q", "--queue", default="", metavar="QUEUE", help="Queue. Default: that of the namespace.")
+@click.option(
+    "-q",
+    "--queue",
+    default="",
+    metavar="QUEUE",
+    help="Queue. Default: that of the namespace.",
+    shell_complete=complete_queues,
+)
 @click.option("--time", "runtime", metavar="DURATION", default=None, callback=_runtime,
               help="Longest run time, such as 4h: pods that run longer are ended.")  # fmt: skip
 @beside_options

@@ -69,7 +69,7 @@ def drain(source: ClusterSource, nodes: tuple[str, ...], prices: PriceSources, f
 
 @command.command(name="add-nodes")
 @click.argument("what", metavar="FILE...|COUNTxGPUSxMODEL", nargs=-1)
-@click.option("--like", metavar="NODE", help="Add empty nodes like this one.")
+@click.option("--like", metavar="NODE", help="Add empty nodes like this one.", shell_complete=complete_nodes)
 @click.option("--count", "number", type=click.IntRange(1, 10_000), help="With --like: how many. Default: 1.")
 @click.option(
     "--label", "labels", metavar="KEY=VALUE", multiple=True, callback=lambda _c, _p, values: _labels(values),

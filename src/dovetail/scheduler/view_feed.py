@@ -19,7 +19,8 @@ from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.policy import Policy
 from dovetail.kube.api.changes import Change
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.translate.reported import RESOURCES, batch_of, of_interest
+from dovetail.kube.translate.read_notes import ReadNotes
+from dovetail.kube.translate.reported import RESOURCES, batch_of, notes_batch, of_interest
 from dovetail.recording.calls import CoreCall
 from dovetail.recording.format import raised_as
 from dovetail.recording.stream import REPORTED, begun, called, framed, renewed
@@ -27,6 +28,8 @@ from dovetail.recording.stream import REPORTED, begun, called, framed, renewed
 MOST_CALLS = 5_000
 MOST_EVENTS = 200_000
 """The most calls, and events in them, that wait to be sent: some seconds of a busy scheduler."""
+_NOTED = ("Node ", "Pod ")
+"""The objects of which notes are shown."""
 STALLED_S = 10.0
 """A process that takes no byte for so long does not keep up."""
 
@@ -68,6 +71,11 @@ class ViewFeed:
             return
         if found := of_interest(resource, changes, self._scheduler_name):
             self._channel.put(lambda: framed(REPORTED, batch_of(resource, found)), len(found))
+
+    def report_notes(self, notes: Iterable[tuple[str, ReadNotes]]) -> None:
+        """What is noted of these objects has changed, or is all that is noted."""
+        if self._channel is not None and (found := [one for one in notes if one[0].startswith(_NOTED)]):
+            self._channel.put(lambda: framed(REPORTED, notes_batch(found)), len(found))
 
     def begin(self, checkpoint: Checkpoint) -> None:
         if self._channel is None or not (self._begins or self._begun):

@@ -2,8 +2,9 @@
 """The objects that views show and the core does not read, for the process that answers views.
 
 Rules
-- Their changes are sent as the informers read them. At the start of the process all objects are sent: those that this
-  process keeps, and the finished pods, of which it keeps too little. These are listed once, page by page.
+- Their changes, and those of what is noted as objects are read, are sent as the informers read them. At the start of
+  the process all is sent: what this process keeps, and the finished pods, of which it keeps too little. These are
+  listed once, page by page.
 - Of a list only pods are sent that the informers know: what has changed since the list was made comes from them.
 """
 
@@ -35,12 +36,14 @@ class ViewObjects:
         self._feed = feed
         self._scheduler_name = scheduler_name
         mirror.seen = feed.report
+        mirror.feed.on_notes = lambda about: feed.report_notes([(about, mirror.feed.notes(about))])
 
     async def report_all(self) -> None:
         """Send all objects. Raises ApiError."""
         for reflector in self._mirror.reflectors:
             if reflector.resource in WHOLE:
                 self._feed.report(reflector.resource, [Change("added", one) for one in reflector.known.values()])
+        self._feed.report_notes((about, self._mirror.feed.notes(about)) for about in self._mirror.feed.noted())
         for phase in sorted(FINISHED):
             await self._report_finished(phase)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dovetail.kube.translate.lease_records import LeaseObjects
-from dovetail.views.jobs import ANY, JOB, POD, JobNotFound, nearest, workloads_called
+from dovetail.views.jobs import ANY, HINT, JOB, POD, JobNotFound, nearest, workloads_called
 from dovetail.views.leased import LEASE, REQUEST
 from dovetail.views.outlook import Outlook
 from dovetail.views.why import Why, explain
@@ -75,8 +75,9 @@ def explain_name(
             return Explanation(None, explain_queue(outlook, asked.queue), None, found.request, found.lease)
         if found.answers:
             return found
-        none = "; there is no queue of that name either" if asked.queue else ""
-        raise JobNotFound(f"{error}{none}") from error
+        missing, hint, names = str(error).partition(HINT)
+        none = ", and no queue of that name" if asked.queue else ""
+        raise JobNotFound(f"{missing}{none}{hint}{names}") from error
     job, *pod = (explained[kind] for kind in sorted(explained))
     return Explanation(job, None, pod[0] if pod else None, found.request, found.lease)
 

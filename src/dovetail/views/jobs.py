@@ -44,6 +44,9 @@ _NAMED = {ANY: "pod, gang or job", POD: "pod", JOB: "gang or job"}
 _SHOWN = 5
 
 
+HINT = "; did you mean "
+
+
 class JobNotFound(Exception):
     """No unfinished object has this name; the message has the name and similar names."""
 
@@ -214,12 +217,16 @@ def restarted(pod: Pod, now_ms: int) -> Pod:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """ "; did you mean A, B?" for similar names, else ""."""
+    """ "; did you mean A, B?" for similar names, else "". Those of the same namespace are compared without it, as it is
+    equal in all of them."""
     known = dict.fromkeys(names)
-    short = name.rpartition("/")[2]
+    namespace, _, short = name.rpartition("/")
+    beside = {one.rpartition("/")[2]: one for one in known if one.rpartition("/")[0] == namespace}
+    similar = [beside[one] for one in get_close_matches(short, beside, _SHOWN)]
+    similar = similar or get_close_matches(name, known.keys() - set(beside.values()), _SHOWN)
     inside = sorted(one for one in known if short and (short in one or one.rpartition("/")[2] in short))
-    near = list(dict.fromkeys((*get_close_matches(name, known, _SHOWN), *inside)))[:_SHOWN]
-    return f"; did you mean {', '.join(near)}?" if near else ""
+    near = list(dict.fromkeys((*similar, *inside)))[:_SHOWN]
+    return f"{HINT}{', '.join(near)}?" if near else ""
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:

@@ -6,7 +6,7 @@ What is not known is None. The wiring of the whole node, or of the GPUs of one p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from dovetail.core.devices import products
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout, LayoutError
-from dovetail.core.model import GPU
+from dovetail.core.model import GPU, Node
 from dovetail.core.state import State
-from dovetail.kube.nodes.wiring import Wiring
-from dovetail.kube.translate.translator import Translator
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.read_notes import ReadNotes
 from dovetail.topology.nccl_xml_write import coarse, write
 from dovetail.topology.reading import Reading
 from dovetail.views.gpus import PodGpus, gpus_of
-from dovetail.views.jobs import find_pod
+from dovetail.views.jobs import JobNotFound, find_pod, nearest
 from dovetail.views.topology import Topology, of_reading
 
 _GPU_NODE = "GPUNode"
@@ -53,23 +53,53 @@ class NodeInside(Struct, frozen=True):
     pods: tuple[PodGpus, ...]
 
 
-class NodeNotFound(Exception):
-    """There is no such node; the message has similar names."""
+class NodeQuestion(Struct, frozen=True):
+    """The topology of a `node`, and with `nccl` the text of a file for NCCL: with all GPUs of the node, or with those
+    of a `pod`, NAMESPACE/NAME."""
+
+    node: str
+    nccl: bool = False
+    pod: str = ""
+
+
+class NodeTopology(Struct, frozen=True):
+    """The answer. `nccl` is the text of the file, "" unless it is asked for."""
+
+    inside: NodeInside
+    nccl: str = ""
 
 
 class NotForNccl(Exception):
     """The XML cannot be written; the message names what is not known and the object that should have it."""
 
 
-def inside(state: State, feed: Translator, name: str) -> NodeInside:
-    """The node as the scheduler sees it. `feed` is the translator of the objects of `state`. Raises NodeNotFound."""
-    cluster = state.cluster
-    slot = cluster.nodes.slots.get(name)
-    record = cluster.nodes.records[slot] if slot is not None else None
+class ReadObjects(Struct, frozen=True):
+    """What was read besides a state: the GPUNode of a node, and the notes of "Node NAME" and "Pod NAMESPACE/NAME"."""
+
+    gpu_node: Callable[[str], GPUNode | None]
+    notes: Callable[[str], ReadNotes]
+
+
+def node_topology(state: State, objects: ReadObjects, asked: NodeQuestion) -> NodeTopology:
+    """The answer. Raises JobNotFound for a node or pod that does not exist, NotForNccl."""
+    found = inside(state, objects, asked.node)
+    return NodeTopology(found, nccl_xml(state, objects, asked.node, asked.pod) if asked.nccl else "")
+
+
+def _known(state: State, name: str) -> tuple[int, Node]:
+    """The node and its slot. Raises JobNotFound."""
+    nodes = state.cluster.nodes
+    slot = nodes.slots.get(name)
+    record = nodes.records[slot] if slot is not None else None
     if slot is None or record is None:
-        near = ", ".join(sorted(other for other in cluster.nodes.slots if name in other or other in name)[:5])
-        raise NodeNotFound(f"no node of this name{f'; did you mean {near}?' if near else ''}")
-    wiring = feed.node_records.wiring(name)
+        raise JobNotFound(f"no node is called {name}{nearest(name, nodes.slots)}")
+    return slot, record
+
+
+def inside(state: State, objects: ReadObjects, name: str) -> NodeInside:
+    """The node as the scheduler sees it. Raises JobNotFound."""
+    cluster = state.cluster
+    slot, record = _known(state, name)
     pods = [cluster.placements[uid].pod for uid in cluster.on_slot.get(slot, ())]
     holders = [held for pod in pods if (held := gpus_of(state, pod)).count]
     column = cluster.nodes.resources[GPU]
@@ -78,19 +108,19 @@ def inside(state: State, feed: Translator, name: str) -> NodeInside:
         node=name,
         gpus=dict(record.allocatable).get(GPU, 0),
         free=max(0, int(cluster.nodes.free[column, slot])),
-        topology=_topology(wiring),
-        findings=tuple(str(finding) for key in about for finding in feed.findings.get(key, ())),
-        policies=_policies(wiring.inventory),
+        topology=_topology(record.layout, objects.notes(about[0]).origin),
+        findings=tuple(finding for key in about for finding in objects.notes(key).findings),
+        policies=_policies(record.inventory),
         pods=tuple(sorted(holders, key=lambda held: (held.gpus is None, held.gpus or (), held.pod))),
     )
 
 
-def _topology(wiring: Wiring) -> Topology | None:
-    if wiring.layout is None:
+def _topology(layout: Layout | None, origin: str) -> Topology | None:
+    if layout is None:
         return None
-    reported = wiring.origin in (_GPU_NODE, "ResourceSlice")
-    notes = ((_SOME_ASSUMED if reported else _ALL_ASSUMED),) if wiring.layout.assumed else ()
-    return of_reading(wiring.origin if reported else _LABELS, Reading(wiring.layout, notes))
+    reported = origin in (_GPU_NODE, "ResourceSlice")
+    notes = ((_SOME_ASSUMED if reported else _ALL_ASSUMED),) if layout.assumed else ()
+    return of_reading(origin if reported else _LABELS, Reading(layout, notes))
 
 
 def _policies(inventory: Inventory | None) -> Policies:
@@ -105,13 +135,15 @@ def _policies(inventory: Inventory | None) -> Policies:
     )
 
 
-def nccl_xml(state: State, feed: Translator, name: str, pod: str = "") -> str:
+def nccl_xml(state: State, objects: ReadObjects, name: str, pod: str = "") -> str:
     """The text of a file for NCCL_TOPO_FILE in the pod "namespace/name", or, without one, in a pod with all GPUs of the
     node. Raises NotForNccl, JobNotFound."""
-    wiring, gpu_node = feed.node_records.wiring(name), feed.node_records.gpu_node(name)
-    if gpu_node is None or wiring.layout is None or wiring.origin != _GPU_NODE:
+    layout, gpu_node = _known(state, name)[1].layout, objects.gpu_node(name)
+    described = gpu_node is not None and objects.notes(f"Node {name}").origin == _GPU_NODE
+    # The object may be newer than the state.
+    if gpu_node is None or layout is None or not described or len(gpu_node.status.gpus) != layout.gpus:
         raise NotForNccl(f"no GPUNode reports the wiring of the GPUs of {name} and their PCI bus ids")
-    gpus = _gpus(state, name, pod) if pod else tuple(range(wiring.layout.gpus))
+    gpus = _gpus(state, name, pod) if pod else tuple(range(layout.gpus))
     known = [gpu_node.status.gpus[gpu] for gpu in gpus]
     for gpu in known:
         if not gpu.pci_bus_id:
@@ -119,7 +151,7 @@ def nccl_xml(state: State, feed: Translator, name: str, pod: str = "") -> str:
     product = known[0].product if products.find(known[0].product) is not None else None
     try:
         return write(
-            coarse(_part(wiring.layout, gpus)),
+            coarse(_part(layout, gpus)),
             product,
             [_bus_id(gpu.pci_bus_id) for gpu in known],
             nic_names=[nic.name for nic in gpu_node.status.nics or ()],

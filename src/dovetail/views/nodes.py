@@ -20,7 +20,7 @@ from dovetail.core.queues.types import MODEL_LABEL
 from dovetail.core.state import State
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.topology import GPUNode, GpuStatus
-from dovetail.views.jobs import JobNotFound, name_of
+from dovetail.views.jobs import JobNotFound, name_of, nearest
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.requested import requested_milli
 
@@ -101,7 +101,8 @@ def node_list(
     """As `node_healths`. Raises JobNotFound if no GPU node has the name."""
     found = node_healths(state, gpu_node, pattern, unhealthy=unhealthy)
     if pattern and not found and not (unhealthy and node_healths(state, gpu_node, pattern)):
-        raise JobNotFound(f"no GPU node is called {pattern}")
+        names = (one.node for one in node_healths(state, gpu_node))
+        raise JobNotFound(f"no GPU node is called {pattern}{nearest(pattern, names)}")
     return NodeList(found, state.cluster.quarantines.limit)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
-from dovetail.views.jobs import JobNotFound, nearest
+from dovetail.views.jobs import JobNotFound, nearest, some
 
 
 def queue_named(state: State, name: str) -> Queue:
     """The queue of this name. Raises JobNotFound."""
     queues = state.shares.tree.queues
     if name not in queues:
-        raise JobNotFound(f"queue {name} does not exist{nearest(name, queues)}; there are {', '.join(sorted(queues))}")
+        others = nearest(name, queues) or f"; there are {some(sorted(queues), 10)}"
+        raise JobNotFound(f"queue {name} does not exist{others}")
     return queues[name]
 
 

@@ -30,6 +30,7 @@ from dovetail.kube.objects.views import (
     LEASE_LISTS,
     NODE_HOLDERS,
     NODE_LISTS,
+    NODE_TOPOLOGIES,
     PREDICTIONS,
     QUEUE_SHARES,
     VIEWS,
@@ -50,6 +51,7 @@ from dovetail.views.job_list import JobFilter, jobs_of
 from dovetail.views.job_states import DONE, STATES
 from dovetail.views.jobs import ANY, JOB, POD, JobNotFound
 from dovetail.views.leases import all_leases, leases_of_namespace
+from dovetail.views.node import NodeQuestion, NotForNccl, ReadObjects, node_topology
 from dovetail.views.node_holders import node_holders
 from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
@@ -187,10 +189,19 @@ class ViewAnswers:
         return jobs_of(self._outlook, wanted, ended, most_ahead=most, alone=bool(question.namespace))
 
     def nodes(self, question: Question, query: Mapping[str, str]) -> object:
-        unhealthy = query.get("unhealthy", "false")
-        if unhealthy not in ("true", "false"):
-            raise BadQuestion(400, "unhealthy must be true or false")
-        return node_list(self._state, self._objects.gpu_node, query.get("name", ""), unhealthy=unhealthy == "true")
+        unhealthy = _flag(query, "unhealthy")
+        return node_list(self._state, self._objects.gpu_node, query.get("name", ""), unhealthy=unhealthy)
+
+    def topology(self, question: Question, query: Mapping[str, str]) -> object:
+        pod = query.get("pod", "")
+        if pod:
+            self._check_own(question, pod)
+        try:
+            objects = ReadObjects(self._objects.gpu_node, self._objects.notes)
+            asked = NodeQuestion(query.get("node", ""), _flag(query, "nccl"), pod)
+            return node_topology(self._state, objects, asked)
+        except NotForNccl as error:
+            raise BadQuestion(400, self._shown(question.namespace, str(error))) from error
 
     def holders(self, question: Question, query: Mapping[str, str]) -> object:
         return node_holders(self._state, query.get("node", ""))
@@ -286,6 +297,13 @@ def _amount(query: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise BadQuestion(400, f"{name} must be true or false")
+    return text == "true"
+
+
 RESOURCES: dict[str, Resource] = {one.plural: one for one in VIEWS}
 NAMED = frozenset({EXPLANATIONS.plural, JOB_RANKS.plural})
 """Resources with one answer for each object."""
@@ -304,6 +322,7 @@ QUERIES: dict[str, frozenset[str]] = {
     JOB_LISTS.plural: frozenset({"filter", "mostAhead"}),
     NODE_LISTS.plural: frozenset({"name", "unhealthy"}),
     NODE_HOLDERS.plural: frozenset({"node"}),
+    NODE_TOPOLOGIES.plural: frozenset({"node", "nccl", "pod"}),
     LEASE_LISTS.plural: frozenset({"of"}),
     **{one.plural: frozenset() for one in PREDICTIONS},
 }
@@ -318,6 +337,7 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     JOB_LISTS.plural: ViewAnswers.jobs,
     NODE_LISTS.plural: ViewAnswers.nodes,
     NODE_HOLDERS.plural: ViewAnswers.holders,
+    NODE_TOPOLOGIES.plural: ViewAnswers.topology,
     LEASE_LISTS.plural: ViewAnswers.leases,
     WHAT_IFS.plural: ViewAnswers.whatif,
     DRAIN_PLANS.plural: ViewAnswers.drain,

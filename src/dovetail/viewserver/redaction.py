@@ -26,7 +26,9 @@ from dovetail.core.state import State
 from dovetail.views.defrag import Defrag, PodMove
 from dovetail.views.drain import DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
+from dovetail.views.gpus import PodGpus
 from dovetail.views.holders import DeviceHolder
+from dovetail.views.node import NodeInside
 from dovetail.views.node_holders import NodeHolder
 from dovetail.views.nodes import NodeHealthView
 from dovetail.views.queue_positions import QueuePosition
@@ -150,6 +152,25 @@ def _node(answer: NodeHealthView, redaction: Redaction) -> NodeHealthView:
     return replace(answer, labels=labels, readiness=readiness, maintenance=maintenance)
 
 
+def _inside(answer: NodeInside, redaction: Redaction) -> NodeInside:
+    """Without findings about pods of others: they quote what is written in them."""
+    return replace(answer, findings=tuple(one for one in answer.findings if redaction.text(one) == one))
+
+
+def _pod_gpus(pods: Iterable[PodGpus], redaction: Redaction) -> Iterable[PodGpus]:
+    """Own pods as they are, those of others as one row."""
+    others: list[PodGpus] = []
+    for one in pods:
+        if redaction.hides(one.pod):
+            others.append(one)
+        else:
+            yield one
+    if others:
+        known = all(one.gpus is not None for one in others)
+        gpus = tuple(sorted(gpu for one in others for gpu in one.gpus or ())) if known else None
+        yield PodGpus(ELSEWHERE, sum(one.count for one in others), gpus, None, None)
+
+
 def _node_holders(holders: Iterable[NodeHolder], redaction: Redaction) -> Iterable[NodeHolder]:
     """Own pods as they are, those of others as one row."""
     others: NodeHolder | None = None
@@ -249,6 +270,7 @@ _TOTALS: dict[type, Callable[[Any, Redaction], Any]] = {
     RankView: _rank,
     QueueShare: _share,
     NodeHealthView: _node,
+    NodeInside: _inside,
     WhatIf: _whatif,
     Defrag: _defrag,
     DrainPlan: _drain,
@@ -257,6 +279,7 @@ _TOTALS: dict[type, Callable[[Any, Redaction], Any]] = {
 _SUMS: dict[type, Callable[[Any, Redaction], Iterable[Any]]] = {
     DeviceHolder: _summed,
     NodeHolder: _node_holders,
+    PodGpus: _pod_gpus,
     ForecastVictim: _victims,
     DrainedPod: _drained,
     PodMove: _moves,

@@ -63,7 +63,7 @@ async def test_from_a_job_to_why_to_its_nodes_to_their_holders_and_back(file: st
             "not",
             "known",
         ]
-        assert "no agent reports the health of its GPUs" in " ".join(seen.text().split())
+        assert "no agent reports the health of its" in seen.text()
 
         await seen.press("enter")
         await seen.shows("why ml/train-1-abcde")

@@ -86,7 +86,7 @@ def test_a_namespace() -> None:
     ],
 )  # fmt: skip
 def test_a_node_in_maintenance(asked: str, expected: Maintenance) -> None:
-    records = NodeRecords(lambda _name, _findings: None)
+    records = NodeRecords(lambda _name, _findings, _origin="": None)
     offer = "{metadata: {name: n1}, status: {allocatable: {cpu: 1, pods: 10}}}"
     [before] = records.nodes([Change("added", wire(Node, offer))])
     assert isinstance(before, NodeChanged) and before.node.maintenance is None

@@ -15,7 +15,8 @@ from dovetail.kube.objects.leases import AgentControlPlane, LeaseMeta
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode, GPUNodeSpec, GPUNodeStatus, GpuStatus, NodeMaintenance
 from dovetail.kube.translate import reported
-from dovetail.kube.translate.reported import ReportedObjects, batch_of, of_interest
+from dovetail.kube.translate.read_notes import ReadNotes
+from dovetail.kube.translate.reported import ReportedObjects, batch_of, notes_batch, of_interest
 
 
 def pod(name: str, phase: str = "Succeeded", scheduler: str = "dovetail", namespace: str = "ml", **more: Any) -> Pod:
@@ -93,3 +94,11 @@ def test_the_objects_of_leases_arrive_whole() -> None:
     found = ReportedObjects("dovetail")
     found.take(batch_of(CONTROL_PLANES, [Change("added", plane)]))
     assert found.leases.planes == (plane,) and found.namespaces == {"ml"}
+
+
+def test_notes_arrive_and_are_gone_with_what_was_noted() -> None:
+    found, about = ReportedObjects("dovetail"), "Node n1"
+    found.take(notes_batch([(about, ReadNotes("GPUNode", ("it is odd",))), ("Pod ml/a", ReadNotes("", ("x",)))]))
+    assert found.notes(about) == ReadNotes("GPUNode", ("it is odd",))
+    found.take(notes_batch([(about, ReadNotes())]))
+    assert (found.notes(about), found.notes("Pod ml/a")) == (ReadNotes(), ReadNotes("", ("x",)))

@@ -11,6 +11,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.names import complete_queues
 from dovetail.core.queues.types import Queue
 from dovetail.kube.translate.annotations import NAME
 
@@ -22,7 +23,13 @@ _CLASSES = "CLASS is cpu, memory, gpu, gpu-slices, gpu-memory or gpu/MODEL."
 
 @click.command(name="create")
 @click.argument("name")
-@click.option("--parent", default="", metavar="QUEUE", help="The queue that it is part of. Default: it is at the top.")
+@click.option(
+    "--parent",
+    default="",
+    metavar="QUEUE",
+    help="The queue that it is part of. Default: it is at the top.",
+    shell_complete=complete_queues,
+)
 @click.option("--guarantee", metavar="CLASS=AMOUNT", multiple=True,
               help=f"What it can always reclaim, such as gpu=16; may be repeated. {_CLASSES}")  # fmt: skip
 @click.option("--limit", metavar="CLASS=AMOUNT", multiple=True, help="What it never exceeds; in the same form.")

@@ -18,6 +18,7 @@ CAPACITIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "capacities", True, "Capacitie
 JOB_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "joblists", True, "JobLists")
 NODE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodelists", True, "NodeLists")
 NODE_HOLDERS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodeholders", True, "NodeHolders")
+NODE_TOPOLOGIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodetopologies", True, "NodeTopologies")
 LEASE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaselists", True, "LeaseLists")
 WHAT_IFS = Resource(VIEWS_GROUP, VIEWS_VERSION, "whatifs", True, "WhatIf")
 DRAIN_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "drainplans", True, "DrainPlan")
@@ -31,8 +32,8 @@ MOST_BODY_BYTES = 2 << 20
 NO_PARAMETER = "is no parameter"
 """In the answer of a scheduler that does not know a parameter, as it is older than the command."""
 VIEWS = (
-    EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS, NODE_LISTS, NODE_HOLDERS, LEASE_LISTS,
-    *PREDICTIONS,
+    EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS, NODE_LISTS, NODE_HOLDERS,
+    NODE_TOPOLOGIES, LEASE_LISTS, *PREDICTIONS,
 )  # fmt: skip
 """What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""
 COMMANDS = {
@@ -43,6 +44,7 @@ COMMANDS = {
     QUEUE_SHARES.plural: "share",
     CAPACITIES.plural: "free",
     NODE_LISTS.plural: "nodes",
+    NODE_TOPOLOGIES.plural: "topology",
     LEASE_LISTS.plural: "leases",
     WHAT_IFS.plural: "whatif",
     DRAIN_PLANS.plural: "drain --dry-run",

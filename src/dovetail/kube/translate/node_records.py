@@ -92,7 +92,7 @@ class NodeRecords:
     def _node(self, obj: base.Node) -> list[ev.Event]:
         name = obj.metadata.name
         wiring = self._wirings.of(obj)
-        self._find(f"Node {name}", wiring.findings)
+        self._find(f"Node {name}", wiring.findings, wiring.origin)
         gpu_node = self.gpu_node(name)
         gone = gpu_node is not None and gpu_node.status.plugin_gone
         asks_ms = gpu_node.status.quarantine_ms if gpu_node is not None else 0

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What objects report that the core decides nothing by, for a process that shows it: the health of GPUs, the objects of
-leases, and finished pods. As batches of changes from the process that reads the cluster.
+leases, finished pods, and what was noted while objects were read. As batches of changes from the process that reads the
+cluster.
 
 Rules
 - A batch is JSON: the objects of one resource, as on the wire, each under its key; null for one that is gone. Of a
-  GPUNode it has only what lists of nodes show; of pods only those that are finished.
+  GPUNode it has only what views show; of pods only those that are finished.
 - The newest MOST_ENDED finished pods are kept. Where there are more, the namespace with the most loses its oldest one:
   a namespace with many takes nothing from the others.
 """
@@ -27,10 +28,13 @@ from dovetail.kube.objects.topology import GPUNode, GPUNodeSpec, GPUNodeStatus
 from dovetail.kube.translate import pod_status
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.kube.translate.lease_records import LeaseObjects
+from dovetail.kube.translate.read_notes import ReadNotes
 from dovetail.kube.translate.translator import Translator
 
 T = TypeVar("T")
 _GONE = Raw(b"null")
+_NOTES = "notes"
+_NOTHING = ReadNotes()
 MOST_ENDED = 20_000
 WHOLE = (GPU_NODES, CONTROL_PLANES, LEASE_REQUESTS, GPU_LEASES)
 """The resources of which all objects are reported."""
@@ -67,12 +71,20 @@ def batch_of(resource: Resource, changes: Iterable[Change[Any]]) -> bytes:
     return msgspec.json.encode(_Batch(resource.plural, objects))
 
 
+def notes_batch(notes: Iterable[tuple[str, ReadNotes]]) -> bytes:
+    """The batch of what is noted of these objects now: "Node NAME", "Pod NAMESPACE/NAME"."""
+    rows = tuple((about, Raw(msgspec.json.encode(one)) if one != _NOTHING else _GONE) for about, one in notes)
+    return msgspec.json.encode(_Batch(_NOTES, rows))
+
+
 def _part(object: Any) -> Any:
     """What is shown of an object."""
     if not isinstance(object, GPUNode):
         return object
     status = object.status
-    shown = GPUNodeStatus(gpus=status.gpus, quarantine=status.quarantine, readiness=status.readiness)
+    shown = GPUNodeStatus(
+        gpus=status.gpus, nics=status.nics, quarantine=status.quarantine, readiness=status.readiness
+    )  # fmt: skip
     return replace(object, spec=GPUNodeSpec(maintenance=object.spec.maintenance), status=shown)
 
 
@@ -85,6 +97,7 @@ class ReportedObjects:
         self._planes: dict[str, AgentControlPlane] = {}
         self._requests: dict[str, LeaseRequest] = {}
         self._leases: dict[str, GPULease] = {}
+        self._notes: dict[str, ReadNotes] = {}
         self._ended: dict[str, dict[str, EndedPod]] = {}
         self._count = 0
 
@@ -102,6 +115,7 @@ class ReportedObjects:
             CONTROL_PLANES.plural: (self._planes, AgentControlPlane),
             LEASE_REQUESTS.plural: (self._requests, LeaseRequest),
             GPU_LEASES.plural: (self._leases, GPULease),
+            _NOTES: (self._notes, ReadNotes),
         }
         book, kind = books[found.resource]
         for key, text in found.objects:
@@ -113,6 +127,10 @@ class ReportedObjects:
     def gpu_node(self, name: str) -> GPUNode | None:
         """The GPUNode of a node."""
         return self._gpu_nodes.get(name)
+
+    def notes(self, about: str) -> ReadNotes:
+        """What was noted while an object was read."""
+        return self._notes.get(about, _NOTHING)
 
     @property
     def leases(self) -> LeaseObjects:

@@ -27,7 +27,13 @@ from dovetail.kube.translate.claims import claim, device_class
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
-Find = Callable[[str, tuple[LayoutFinding, ...]], None]
+
+
+class Find(Protocol):
+    """Called with the findings of an object ("Node NAME"), and of a node with the kind of the object that describes its
+    GPUs."""
+
+    def __call__(self, about: str, findings: tuple[LayoutFinding, ...], origin: str = "") -> None: ...
 
 
 class AnyChange(Protocol[T_co]):

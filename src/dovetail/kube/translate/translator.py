@@ -39,6 +39,7 @@ from dovetail.kube.translate.gang_records import GangRecords
 from dovetail.kube.translate.known import KnownPod, pod_known
 from dovetail.kube.translate.lease_records import LeaseRecords
 from dovetail.kube.translate.node_records import NodeRecords
+from dovetail.kube.translate.read_notes import ReadNotes
 from dovetail.kube.translate.standalone import AnyChange, Records
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class PodRef(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def _nobody(node: topology.GPUNode) -> None:
+def _nobody(changed: object) -> None:
     """The listener until one is set."""
 
 
@@ -70,6 +71,9 @@ class Translator:
         files written by hand."""
         self.findings: dict[str, tuple[LayoutFinding, ...]] = {}
         """The findings by object: "Node NAME", "Pod NAMESPACE/NAME", "ResourceSlice NAME", "Queue NAME" and so on."""
+        self._origins: dict[str, str] = {}
+        self.on_notes: Callable[[str], None] = _nobody
+        """Called with the object of which `notes` have changed."""
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
         self._pods: dict[str, KnownPod] = {}
@@ -219,20 +223,36 @@ class Translator:
                 self.gangs.add_to(known)
                 yield ended_pod(obj, known)
 
-    def _find(self, about: str, findings: tuple[LayoutFinding, ...]) -> None:
-        if self.findings.get(about, ()) == findings:
+    def notes(self, about: str) -> ReadNotes:
+        """What was noted while an object was read."""
+        return ReadNotes(self._origins.get(about, ""), tuple(map(str, self.findings.get(about, ()))))
+
+    def noted(self) -> set[str]:
+        """The objects with notes."""
+        return self._origins.keys() | self.findings.keys()
+
+    def _find(self, about: str, findings: tuple[LayoutFinding, ...], origin: str = "") -> None:
+        known, described = self.findings.get(about, ()), self._origins.get(about, "")
+        if (known, described) == (findings, origin):
             return
-        if findings:
-            self.findings[about] = findings
-        else:
-            del self.findings[about]
-        if self._on_findings is not None:
+        _put(self.findings, about, findings)
+        _put(self._origins, about, origin)
+        self.on_notes(about)
+        if known != findings and self._on_findings is not None:
             self._on_findings(about, findings)
 
     def pod_ref(self, uid: str) -> PodRef | None:
         """The identity of a pod in requests to the API server; None if the pod is gone or finished."""
         known = self._pods.get(uid)
         return PodRef(known.reported.namespace, known.reported.name, uid) if known is not None else None
+
+
+def _put(book: dict[str, T], about: str, value: T) -> None:
+    """Keep a value that is not empty."""
+    if value:
+        book[about] = value
+    else:
+        book.pop(about, None)
 
 
 def _last_ones(changes: list[AnyChange[PodObject]]) -> list[AnyChange[PodObject]]:
