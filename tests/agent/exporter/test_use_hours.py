@@ -147,7 +147,7 @@ def test_a_reading_that_comes_twice_counts_once(node: Node, clocks: Clocks) -> N
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0, 0, 0, -HOUR_MS, -90_000, 25 * HOUR_MS, 7_000]))))
 def test_a_wall_clock_that_jumps_adds_and_hides_no_time(jumps: list[tuple[int, int]]) -> None:
-    """Whatever the hours say, together they have the time that passed, and each is one that a collector accepts."""
+    """Whatever the hours are, together they have the time that passed, and each is one that a collector accepts."""
     clocks = Clocks()
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: clocks.s)
