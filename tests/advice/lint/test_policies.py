@@ -13,6 +13,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from dovetail.advice.lint.admission import policies
 from dovetail.advice.lint.cel import Cel
 from dovetail.advice.lint.engine import lint
 from dovetail.advice.lint.policies import POLICIES, WITHOUT_POLICY
@@ -48,6 +49,11 @@ PART = {
 }
 """Of a policy that omits something, the messages of the linter that it covers."""
 SCHEDULERS = frozenset({"default-scheduler", "dovetail", "volcano"})
+NEWER = (
+    "transformList", "transformMap", "transformMapEntry", "flatten", "distinct",
+    "reverse", "slice", "sort", "sortBy", "first", "last", "range", "semver", "isSemver", "named", "validate",
+)  # fmt: skip
+"""Functions and macros of CEL that Kubernetes 1.30 does not have: k8s.io/apiserver/pkg/cel/environment/base.go."""
 WITH_POLICY = [rule for rule in RULES if rule.id in POLICIES]
 
 
@@ -111,6 +117,11 @@ def examples(rule: Rule) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]
     for _, text in cases(rule):
         wholes = [one.value for one in objects(text) if isinstance(one.value, dict)]
         yield from ((whole, namespaces(wholes, whole)) for whole in wholes if is_matched(POLICIES[rule.id], whole))
+
+
+def test_no_expression_needs_a_newer_kubernetes_than_its_policies() -> None:
+    made = policies(RULES, ())
+    assert not re.findall(rf"\b(?:{'|'.join(NEWER)})\(", made)
 
 
 def test_each_rule_is_a_policy_or_has_a_reason() -> None:

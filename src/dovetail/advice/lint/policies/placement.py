@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dovetail.advice.lint.cel import Cel, each, finding, matches, only, text, texts
 from dovetail.advice.lint.rules.placement import BETWEEN, PACKED, WIDTH
@@ -45,8 +45,8 @@ def _of_entry(condition: str, what: str) -> str:
     return finding(condition, "p.at", "'spec: the entry of ' + string(e.?key.orValue('')) + ': '", what)
 
 
-def _operators(operators: object, unless: str = "") -> str:
-    names = list(operators)  # type: ignore[call-overload]
+def _operators(names: Collection[str], unless: str = "") -> str:
+    """The findings about the operator of an entry of which these are valid, unless a condition holds."""
     wrong = _of_entry(
         f"!({_OPERATOR} in {texts(names)})",
         f"'the operator ' + {_OPERATOR} + ' does not exist here: write one of {', '.join(names)}'",
