@@ -118,6 +118,7 @@ def test_without_a_cluster(command: str, wanted: str) -> None:
     answer(printed(*command.split()), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [command for command, kind in ALONE if kind not in OWN_FORMS])
 def test_as_yaml_and_by_a_template(command: str) -> None:
     """The answers of commands that list nothing; those of lists are tested in test_listing."""

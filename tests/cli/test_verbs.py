@@ -65,6 +65,7 @@ def test_the_lines_of_several_pods_begin_with_their_ranks(cluster: CommandCluste
     assert cluster.run("logs", f"pod/{first}", "-c", "main").stdout == "one\ntwo\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -62,6 +62,7 @@ def run(command: str, *options: str) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_one_answer(command: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

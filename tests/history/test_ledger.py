@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -63,6 +64,7 @@ def at(moment: int, gpu: str, spans: list[GpuSpan], holds: list[GpuHold]) -> Cou
     return found
 
 
+@pytest.mark.slow
 @given(spans(), holds(), TIMES, st.lists(st.integers(0, END), max_size=3))
 def test_each_moment_is_divided_as_one_that_is_examined_alone(
     spans: list[GpuSpan], holds: list[GpuHold], period: list[int], cuts: list[int]

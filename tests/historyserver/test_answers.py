@@ -81,6 +81,7 @@ def answer(reply: Reply) -> Any:
     return json.loads(bytes(msgspec.json.decode(reply.body, type=ViewDocument).answer))
 
 
+@pytest.mark.slow
 def test_the_answers_are_those_of_the_file(store: Path) -> None:
     book = PRICES.book(lambda name: Path(name).read_text())
     with closing(SqliteReader(store)) as reader:
@@ -104,6 +105,7 @@ def test_the_answers_are_those_of_the_file(store: Path) -> None:
     assert seen > 30
 
 
+@pytest.mark.slow
 def test_no_name_of_another_namespace_is_in_any_answer(store: Path) -> None:
     """Whatever is asked, in answers and in errors; and they are in those for users that may see all."""
     marked = 0

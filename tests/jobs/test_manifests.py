@@ -70,6 +70,7 @@ def pods_of(objects: list[dict[str, Any]]) -> tuple[list[Pod], list[Gang]]:
     return list(pods.values()), list(gangs.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "nodes", "kind"), list(itertools.product(GPUS, (1, 2, 16), NEW_KINDS)))
 @pytest.mark.parametrize("more", [{}, FULL], ids=["plain", "full"])
 @pytest.mark.parametrize("facts", [Facts(), KNOWN], ids=["alone", "with nodes"])

@@ -52,6 +52,7 @@ async def test_what_the_cluster_cannot_have_is_in_the_message_and_the_rest_is_in
     assert installed.condition("Accepted") == ("True", "Valid", message)
 
 
+@pytest.mark.slow
 async def test_an_upgrade_renames_the_boards_and_removes_those_of_the_old_names(installed: World) -> None:
     """Boards were ConfigMaps of their uids before, `dovetail-node` for example."""
 

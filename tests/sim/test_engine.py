@@ -120,6 +120,7 @@ def test_a_simulation_can_end_before_all_jobs_did() -> None:
     assert times(done) == [(0, 10), (10, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_starts_are_those_of_a_list_that_is_walked_in_order_of_age_at_each_event(seed: int) -> None:
     chance = random.Random(seed)

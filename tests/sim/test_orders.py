@@ -197,6 +197,7 @@ def finished(jobs: Workload, order: PlainOrder, backfill: BackfillRule | None) -
     return simulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("backfill", list(BackfillRule))
 @pytest.mark.parametrize("suspends", [True, False])

@@ -28,6 +28,7 @@ def expected(market: World) -> dict[str, tuple[Sure, int]]:
     return {one.job.name.rpartition("/")[2]: (one.expected.sure, one.expected.start_ms) for one in starts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_each_start_is_when_it_then_is_if_no_agent_leaves_early(seed: int) -> None:
     market = world(seed)

@@ -33,6 +33,7 @@ def of_requests(market: World) -> dict[str, WaitingWorkload]:
     return {name: one for name, one in found.items() if name in market.requests}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_the_answers_agree(seed: int) -> None:
     market = world(seed)
@@ -60,6 +61,7 @@ def test_the_answers_agree(seed: int) -> None:
         assert shares[plane.leaf].pending_jobs == len(waiting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_what_a_submitted_request_gets_is_what_it_gets_once_it_is_there(seed: int) -> None:
     market = world(seed)

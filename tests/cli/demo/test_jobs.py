@@ -33,6 +33,7 @@ def test_parts_of_gpus_and_claimed_devices_are_placed(settled: Answers) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_pod_that_waits_for_a_slice_sees_its_holders_and_a_possible_layout(settled: Answers) -> None:
     tune = settled["tune"]
     assert (tune["state"], tune["code"]) == ("NotYet", "NoNodeFits")

@@ -82,6 +82,7 @@ def test_the_dry_run_prints_the_object_and_needs_no_cluster(cluster: CommandClus
     assert cluster.names("queues.dovetail.dev") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -104,6 +104,7 @@ def test_of_two_planes_with_equal_usage_the_one_that_asked_first_starts_first() 
     assert order[0] == "a0" and [name[0] for name in order] == list("ababab")
 
 
+@pytest.mark.slow
 def test_jobs_and_leases_share_one_order() -> None:
     """Neither starves the other: each has about half, as their queues have equal weights."""
     market = Market(*nodes(2))

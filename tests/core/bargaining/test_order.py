@@ -47,6 +47,7 @@ def test_of_planes_with_equal_usage_the_one_that_asks_for_less_comes_first() -> 
     assert starts(market, 3) == ["first", "short", "long"]
 
 
+@pytest.mark.slow
 def test_a_request_that_has_waited_for_its_term_is_compared_by_usage_alone() -> None:
     market = full(2 * HOUR)
     wants(market, "first", "z", 1)

@@ -167,6 +167,7 @@ def objects(market: Market) -> State:
     return again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20, 24))
 def test_a_process_that_reads_all_objects_has_the_same_leases(seed: int) -> None:
     market = RandomMarket(seed)

@@ -123,6 +123,7 @@ def test_no_pod_is_evicted_for_room_on_a_node_in_maintenance() -> None:
     assert "Evict" in {type(decision).__name__ for decision in driven.last}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_over_time_no_pod_starts_that_would_be_cut(seed: int) -> None:
     """Nodes come, go and get other maintenances while pods come and end."""

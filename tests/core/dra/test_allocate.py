@@ -55,6 +55,7 @@ def fresh(world: World) -> World:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_answers_are_those_of_a_fresh_world(seed: int) -> None:
     """Through holds and releases, reported allocations, slices that come and go, classes that change."""

@@ -276,6 +276,7 @@ def test_a_checkpoint_keeps_what_was_decided() -> None:
     assert [(b.node, taken(b)) for b in binds[0]] == [(b.node, taken(b)) for b in binds[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_books_and_rows_stay_true_whatever_happens(seed: int) -> None:
     """Every step is followed by a recount, and by rows that are made anew."""

@@ -94,6 +94,7 @@ def searched(contest: Contest) -> tuple[State, PreemptionPlan | GaveUp | NoPreem
     return state, outcome(state, "big")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", seeds(2))
 def test_a_job_finds_lawful_victims_exactly_where_there_are_some_and_needs_every_one(chunk: int) -> None:
     kinds: Counter[str] = Counter()
@@ -158,6 +159,7 @@ def test_trees_of_gangs_find_victims_that_are_all_needed_and_mostly_the_cheapest
     assert kinds["least"] > 9 * kinds["more"]
 
 
+@pytest.mark.slow
 def test_once_the_victims_are_gone_the_job_starts() -> None:
     started = 0
     for seed in range(400):

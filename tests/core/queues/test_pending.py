@@ -419,6 +419,7 @@ def test_nobody_waits_with_more_than_what_is_held_in_the_end() -> None:
     assert equal > compared // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_books_of_what_waits_are_right_however_seldom_they_are_asked(seed: int) -> None:
     """Pods come, start and go, and queues come, go and are put elsewhere; all that between two questions is as if the

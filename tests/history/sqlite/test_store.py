@@ -149,6 +149,7 @@ def test_what_was_written_is_read(
         assert shown(store, ALWAYS) == shown(kept, ALWAYS)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(USES, max_size=30), st.integers(0, 80), st.integers(0, 80))
 def test_use_is_summed_by_pod(

@@ -438,6 +438,7 @@ def live(random: Random, of: World, steps: int, rough: bool) -> int:
     return generation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rough", [False, True], ids=["", "rough"])
 @pytest.mark.parametrize("kind", range(len(SETS)))
 def test_never_two_sides_and_the_way_back_ends_where_it_began(kind: int, rough: bool) -> None:

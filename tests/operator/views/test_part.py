@@ -85,6 +85,7 @@ def test_it_is_registered_once_a_scheduler_has_written_its_address() -> None:
     in_virtual_time(work)
 
 
+@pytest.mark.slow
 def test_the_api_of_the_history_is_registered_by_its_collector_alone() -> None:
     kind = "HistoryAvailable"
 

@@ -24,6 +24,7 @@ def alone(dice: Dice, pod: ManagedPod) -> ManagedPod:
     return pod if first is None or dice.likely(0.1) else replace(pod, containers=(first,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(8))
 def test_on_random_nodes_it_gives_what_the_long_way_gives_and_refuses_nobody_itself(chunk: int) -> None:
     ways: Counter[str] = Counter()
