@@ -77,7 +77,7 @@ SWINGS = {**QUIET, "sm": 350, "nvlink_tx": 20_000_000_000}
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 40)), min_size=1, max_size=8),
     st.sampled_from([H100, A100, L4, T4, "unknown"]), st.integers(1, 90_000), st.integers(1, 4),
-    st.sampled_from(sorted(SERVING)), st.sampled_from([QUIET, SWINGS]),
+    st.sampled_from(["", *sorted(SERVING)]), st.sampled_from([QUIET, SWINGS]),
 )  # fmt: skip
 def test_a_service_with_a_high_p95_keeps_its_size(
     use: list[tuple[int, int]], model: str, peak_mib: int, number: int, kind: str, activity: dict[str, int]
@@ -135,6 +135,11 @@ def test_data_bandwidth_and_links_come_before_sizes() -> None:
     assert "H100-SXM5" in better.action
     links = one_rule(job(*gpus(4, [(100, HOURS // 2), (500, HOURS // 2)], SWINGS)), "communication-bound")
     assert links.change == SizeChange("gpus", 2)
+    for kind, peak in (("Job", 950), ("", 600)):
+        waits = job(*gpus(4, [(100, 96), (400, 86), (peak, 10)], SWINGS, peak_mib=60 * 1024), kind=kind)
+        assert rules(waits) == ["communication-bound"]
+    peaks = job(*gpus(4, [(100, 96), (400, 86), (950, 10)], SWINGS, peak_mib=60 * 1024), kind="")
+    assert rules(peaks) == []
     over_pods = one_rule(job(*gpus(4, [(100, 96), (500, 96)], SWINGS, per_pod=False)), "communication-bound")
     assert over_pods.change is None
 
