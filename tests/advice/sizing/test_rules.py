@@ -15,12 +15,14 @@ from dovetail.advice.sizing.market import HourPrice, InstanceOffer, Market
 from dovetail.advice.sizing.rule import JobAdvice, SizeChange
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen
+from dovetail.advice.sizing.workload import SERVING
 from dovetail.history.records import HOUR_MS, GpuSpan, HoldKind
 from tests.advice.sizing.jobs import A100, BUSY, H100, HOURS, L4, QUIET, T4, device, gpus, job
 
 IO = {"sm": 150, "tensor": 50, "dram": 150, "engine": 400, "utilization": 500, "pcie_rx": 2_000_000_000}
 MEMORY = {"sm": 400, "tensor": 50, "dram": 700, "engine": 900, "utilization": 950, "memory_copy": 600}
 SMALLER = {"unused-gpus", "mig", "fewer-gpus", "smaller-gpu", "share"}
+SHRINKS = SMALLER | {"idle", "communication-bound"}
 
 
 def rules(seen: JobSeen) -> list[str]:
@@ -69,19 +71,23 @@ def test_a_mean_alone_triggers_nothing() -> None:
         assert advice_for(job(bursty, kind=kind)).verdict == "right-sized"
 
 
+SWINGS = {**QUIET, "sm": 350, "nvlink_tx": 20_000_000_000}
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 40)), min_size=1, max_size=8),
     st.sampled_from([H100, A100, L4, T4, "unknown"]), st.integers(1, 90_000), st.integers(1, 4),
+    st.sampled_from(["", *sorted(SERVING)]), st.sampled_from([QUIET, SWINGS]),
 )  # fmt: skip
 def test_a_service_with_a_high_p95_keeps_its_size(
-    use: list[tuple[int, int]], model: str, peak_mib: int, number: int
+    use: list[tuple[int, int]], model: str, peak_mib: int, number: int, kind: str, activity: dict[str, int]
 ) -> None:
     used = [(value, hours) for value, hours in use] + [(850, 1 + sum(hours for _, hours in use) // 10)]
     for per_pod in (True, False):
-        seen = job(*gpus(number, used, model=model, peak_mib=peak_mib, per_pod=per_pod), kind="Deployment",
+        seen = job(*gpus(number, used, activity, model=model, peak_mib=peak_mib, per_pod=per_pod), kind=kind,
                    models=[H100, A100, L4, T4])  # fmt: skip
         assert seen.p95 >= 800
-        assert SMALLER.isdisjoint(rules(seen))
+        assert SHRINKS.isdisjoint(rules(seen))
 
 
 def test_what_is_missing_does_not_keep_from_seeing_a_hang() -> None:
@@ -127,10 +133,14 @@ def test_data_bandwidth_and_links_come_before_sizes() -> None:
     assert "none that is known" in memory.action and memory.change is None
     better = one_rule(job(device([(400, HOURS)], MEMORY, model=A100), models=[H100, "NVIDIA-H200"]), "memory-bound")
     assert "H100-SXM5" in better.action
-    swings = {**QUIET, "sm": 350, "nvlink_tx": 20_000_000_000}
-    links = one_rule(job(*gpus(4, [(100, HOURS // 2), (500, HOURS // 2)], swings)), "communication-bound")
+    links = one_rule(job(*gpus(4, [(100, HOURS // 2), (500, HOURS // 2)], SWINGS)), "communication-bound")
     assert links.change == SizeChange("gpus", 2)
-    over_pods = one_rule(job(*gpus(4, [(100, 96), (500, 96)], swings, per_pod=False)), "communication-bound")
+    for kind, peak in (("Job", 950), ("", 600)):
+        waits = job(*gpus(4, [(100, 96), (400, 86), (peak, 10)], SWINGS, peak_mib=60 * 1024), kind=kind)
+        assert rules(waits) == ["communication-bound"]
+    peaks = job(*gpus(4, [(100, 96), (400, 86), (950, 10)], SWINGS, peak_mib=60 * 1024), kind="")
+    assert rules(peaks) == []
+    over_pods = one_rule(job(*gpus(4, [(100, 96), (500, 96)], SWINGS, per_pod=False)), "communication-bound")
     assert over_pods.change is None
 
 
@@ -448,6 +458,8 @@ def test_parts_of_gpus_are_right_or_not_examined(kind: HoldKind) -> None:
     assert (half.verdict, half.advice) == ("not enough data", ())
     assert half.missing.startswith("its p99 of real use is at most 50 % of what it holds; whether a smaller part of a")
     assert rules(job(device([(0, HOURS)], {"utilization": 0}, kind=kind), kind="Deployment")) == ["idle"]
+    whole = advice_for(job(device([(410, HOURS)], peak_mib=40 * 1024), kind="Deployment"))
+    assert (whole.verdict, whole.missing) == ("right-sized", "")
 
 
 def test_what_the_use_of_a_shared_gpu_needs() -> None:

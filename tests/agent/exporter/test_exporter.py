@@ -28,6 +28,7 @@ from dovetail.agent.exporter.reading import GpuReading, Owner, Owners, PodValues
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
 from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.exporter.shared_use import SharedUse
 from dovetail.agent.exporter.use_hours import UseHours
 from dovetail.agent.machine.nvml import UNINITIALIZED
 from dovetail.history.records import UseHour
@@ -55,7 +56,8 @@ class Node:
         self.samples: tuple[Sample, ...] = ()
         self.library = SharedNvml()
         kinds = default()
-        self.use = UseHours(folder / "use.json", "node-1")
+        self.proc = folder / "proc"
+        self.use = UseHours(folder / "use.json", "node-1", shared=SharedUse(self.proc))
         self.sampler = Sampler(self.library, kinds.values(), Counters(folder / "counters.json"), self.use)
         self.uses = 0
         parts = Parts(owners=self._owners, use=self._use, samples=lambda: self.samples, owned=self.use.owned)
@@ -455,6 +457,37 @@ async def test_the_port_serves_the_use_of_the_gpus_from_an_hour_on(node: Node, m
                 async with client.get(f"{url}?since={wrong}") as answer:
                     assert answer.status == 400 and "epoch milliseconds" in await answer.text()
         following.cancel()
+
+
+async def test_pods_that_share_a_gpu_have_the_use_of_their_processes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From NVML's processes and their cgroups to the hours that a collector reads."""
+    monkeypatch.setattr(exporter_module, "OWNERS_S", 0.05)
+    uids = {pod: f"{pod * 8}-0000-4000-8000-000000000000" for pod in "ab"}
+    for pid, cgroup, comm in ((2, "0::/", "kthreadd"), (70, f"0::/kubepods/pod{uids['a']}/x", "python")):
+        (node.proc / str(pid)).mkdir(parents=True)
+        (node.proc / str(pid) / "cgroup").write_text(f"{cgroup}\n")
+        (node.proc / str(pid) / "comm").write_text(f"{comm}\n")
+    node.standin.process(0, 70, memory_mib=300, sm=20)
+    node.by_device = {node.uuid(0): tuple(Owner("team", pod, uid, "main", 0.5) for pod, uid in uids.items())}
+    async with reading(node):
+        following = asyncio.create_task(node.exporter.follow_owners())
+
+        async def used() -> bool:
+            node.sampler.begin(time.monotonic())
+            hours = {one.pod_uid: one for one in node.use.since(0) if one.gpu == node.uuid(0)}
+            if not set(uids.values()) <= {uid for uid, one in hours.items() if one.measured_ms}:
+                return False
+            a, b = (hours[uids[pod]] for pod in "ab")
+            assert (a.use, a.memory_peak_mib, a.idle_ms) == (400 * a.measured_ms, 300, 0)
+            assert (b.use, b.memory_peak_mib, b.idle_ms) == (0, 0, b.measured_ms)
+            return True
+
+        try:
+            await until(used)
+        finally:
+            following.cancel()
 
 
 async def test_a_port_that_is_taken_is_a_fault_until_it_is_free(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

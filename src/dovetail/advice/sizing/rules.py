@@ -202,9 +202,10 @@ def _link(seen: JobSeen) -> SizeProposal | None:
 
 
 def _waits_for_others(seen: JobSeen) -> bool:
-    """Whether its GPUs work together and wait for one another. Those of a service wait for requests, too."""
-    together = seen.devices >= 2 and seen.workload != "serving"
-    return together and seen.part_of_class(COMMUNICATION.name) >= limits.CLASS_TIME
+    """Whether its GPUs work together and wait for one another. Those of a service wait for requests, too; and what is
+    not known may be one, whose peaks show that it needs its GPUs."""
+    may_serve = seen.workload != "training" and (seen.workload == "serving" or seen.needed > limits.QUIET_P95)
+    return seen.devices >= 2 and not may_serve and seen.part_of_class(COMMUNICATION.name) >= limits.CLASS_TIME
 
 
 def _communication(seen: JobSeen) -> SizeProposal | None:
@@ -426,7 +427,8 @@ RULES: tuple[SizingRule, ...] = (
     ),
     SizingRule(
         "link", "a slow link connects its GPUs",
-        "class communication-bound at least half of the time, with two or more GPUs, no service; and most of the time "
+        "class communication-bound at least half of the time, with two or more GPUs, of training, or of another job "
+        "that is no service and has a p99 of at most 70 %; and most of the time "
         "they were in several zones, in more nodes than hold as many, or, within a node, they exchanged over PCIe",
         "it waits longer for a place that is closer together",
         "in the place that it asks for a step takes as long; or what it moves over PCIe is memory of the host "
@@ -435,7 +437,8 @@ RULES: tuple[SizingRule, ...] = (
     ),
     SizingRule(
         COMMUNICATION.name, "its GPUs wait for one another",
-        "class communication-bound at least half of the time, with two or more GPUs, no service",
+        "class communication-bound at least half of the time, with two or more GPUs, of training, or of another job "
+        "that is no service and has a p99 of at most 70 %",
         "with fewer GPUs a run takes longer where transfers are not the limit",
         "with half the GPUs a step takes twice as long",
         "NVLink and PCIe transfers against SM activity, as DCGM profiles them", _communication,
