@@ -51,7 +51,7 @@ from tests.patience import PATIENCE_S
 from tests.views.queued import NOW, node, pod, state_of
 from tests.viewserver.worlds import MARKER, OTHERS, OWN, OWN_PODS, objects, state
 
-WORLDS = 24
+WORLDS = 15
 
 
 def _submitted(name: str, gpus: int, namespace: str = "", priority: int = 0) -> dict[str, Any]:

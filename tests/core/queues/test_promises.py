@@ -99,7 +99,7 @@ def jobs(dice: random.Random, life: Life, name: str, queue: str, count: int, whe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(8))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
     """Others hold everything and want more; a queue within its guarantee starts when these have ended that ran long
     enough: within the shortest run time that the others are granted, their grace, and some steps."""
@@ -124,7 +124,7 @@ def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_pod_that_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -> None:
     """All run exactly as long as they may. Nobody has a guarantee, and priorities are the same, so that nobody may take
     the place of the head. Its start is when others have ended, at the latest."""

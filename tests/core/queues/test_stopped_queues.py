@@ -17,6 +17,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Budget, Queue, Stop
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.bargaining.market import MINUTE, Market, nodes
 from tests.core.bargaining.test_terms import TEN, granted
 from tests.core.driven import POLICY, Driven, gang, lone, members
@@ -206,7 +207,7 @@ class Twins:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_others_start_where_and_when_they_would_if_nobody_waited_in_the_stopped_queue(seed: int) -> None:
     twins = Twins(seed)
     for round_ in range(12):
