@@ -4,27 +4,37 @@
 Rules
 - The time of the notice is written after its events, and the events that a workload was stopped after that: where the
   process ends in between, the next one writes the events once more, which changes nothing, or the annotation has it.
-- A workload is stopped by one request, together with its annotation `dovetail.dev/idle-stopped`. The request is for the
+- Before a workload is stopped a dry run shows whether its kind has the field: the API server drops one that the
+  CustomResourceDefinition does not have, and would answer as if it were written.
+- It is stopped by one request, together with its annotation `dovetail.dev/idle-stopped`. The request is for the
   object as it was read: a change meanwhile, such as a consent that was withdrawn, refuses it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from dovetail.idlepolicy.decision import IdlePolicy, act_ms, notice_ms
 from dovetail.idlepolicy.reading import PodsOwner
 from dovetail.idlepolicy.stoppable import SUSPEND
-from dovetail.jobs.kinds import at, text_at
+from dovetail.jobs.kinds import Document, at, text_at
 from dovetail.jobs.notices import REASON, STOPPED_REASON, Notice, write_one
 from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.holding import HoldingPod
 from dovetail.kube.translate.annotations import IDLE_NOTICED, IDLE_STOPPED, PREFIX, WHEN_IDLE
 
 MANAGER = "dovetail-idle-policy"
 MOST_PODS = 16
 """Pods of a workload that get an event in one pass; the event on the workload is always written."""
+
+
+class FieldDropped(KubeError):
+    """The field by which a workload is stopped is not in its kind."""
+
+
 _INTENT = {True: "suspended", False: "scaled to zero"}
 _KEY = PREFIX + WHEN_IDLE
 
@@ -46,7 +56,8 @@ async def notify_owner(client: Client, workload: PodsOwner, policy: IdlePolicy, 
 
 
 async def stop(client: Client, workload: PodsOwner, now_ms: int) -> None:
-    """Suspend it or scale it to zero. Raises ApiError, Conflict where it has changed since it was read."""
+    """Suspend it or scale it to zero. Raises ApiError, Conflict where it has changed since it was read, FieldDropped
+    where its kind has no such field."""
     assert workload.kind is not None and workload.kind.way is not None
     way = workload.kind.way
     before = at(workload.document, way.path)
@@ -56,6 +67,9 @@ async def stop(client: Client, workload: PodsOwner, now_ms: int) -> None:
         change = {step: change}
     annotations = change.setdefault("metadata", {}).setdefault("annotations", {})
     annotations[IDLE_STOPPED] = f"{_text(now_ms)}{replicas}"
+    tried = await _patch(client, workload, change, {"dryRun": "All"})
+    if not way.holds(at(tried, way.path)):
+        raise FieldDropped(f"the CustomResourceDefinition of {workload.kind.resource.kind} has no {way.path}")
     await _patch(client, workload, change)
 
 
@@ -85,7 +99,7 @@ def consequence(workload: PodsOwner, policy: IdlePolicy, now_ms: int) -> str:
     consent = workload.kind.way.consent
     becomes = _INTENT[consent == SUSPEND]
     if workload.when_idle == consent and not facts.consents:
-        return f"Nothing is changed: {title} is {becomes} already, or Kueue would resume it."
+        return f"{title} is not {becomes}: {workload.kind.why_not(workload.document)}."
     if not facts.consents:
         return (
             f"Nothing is changed: end it if nobody needs it. With the annotation {_KEY}: {consent} on {title} it would "
@@ -111,12 +125,18 @@ def _notice(workload: PodsOwner, since_ms: int, note: str, reason: str) -> Notic
     return Notice(name, workload.uid, _time(since_ms), note, workload.kind.resource, reason)
 
 
-async def _patch(client: Client, workload: PodsOwner, change: dict[str, Any]) -> None:
+async def _patch(
+    client: Client, workload: PodsOwner, change: dict[str, Any], params: Mapping[str, str] = {}
+) -> Document:  # fmt: skip
     assert workload.kind is not None
     meta = {key: text_at(workload.document, f"metadata.{key}") for key in ("uid", "resourceVersion")}
     body = {**change, "metadata": {**change["metadata"], **meta}}
     path = workload.kind.resource.path(workload.namespace, workload.name)
-    await client.request("PATCH", path, body, params={"fieldManager": MANAGER}, content_type=MERGE_PATCH)
+    params = {"fieldManager": MANAGER, **params}
+    found: Document = await client.request(
+        "PATCH", path, body, params=params, content_type=MERGE_PATCH, decode=dict[str, Any]
+    )
+    return found
 
 
 def _time(ms: int) -> datetime:

@@ -4,9 +4,13 @@
 Rules
 - The value of `dovetail.dev/when-idle` that is the owner's consent depends on the kind: `suspend` where it has a field
   for that, `scale-to-zero` where it has replicas. Any other value is no consent.
-- What Kueue suspends and resumes is not suspended: Kueue would resume it.
+- What Kueue suspends and resumes is not suspended: Kueue would resume it. A RayJob is suspended only as KubeRay has it:
+  of one with another spec it takes the suspended object as invalid, and the job fails.
 - A kind without a way is known, so that what owns it is found, and is never stopped.
-Source: of Notebook github.com/kubeflow/notebooks, components/notebook-controller: with that annotation it keeps its
+Sources: of JobSet kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go; of TrainJob kubeflow/trainer,
+pkg/apis/trainer/v1alpha1/trainjob_types.go (both: `suspend` of the spec may change, of much else "field is immutable");
+of RayJob ray-project/kuberay, ray-operator/controllers/ray/utils/validation.go, ValidateRayJobSpec; of Notebook
+github.com/kubeflow/notebooks, components/notebook-controller: with that annotation it keeps its
 StatefulSet at no replicas, and its pods have the label.
 """
 
@@ -39,11 +43,17 @@ class Way(Struct, frozen=True):
     done: str
 
 
+def _nothing(_: Document) -> str:
+    return ""
+
+
 class Stoppable(Struct, frozen=True):
-    """A kind of workload. `way` None: it is not stopped."""
+    """A kind of workload. `way` None: it is not stopped. `hindrance` is why an object of this kind cannot be, "" for
+    none."""
 
     job: JobKind
     way: Way | None = None
+    hindrance: Callable[[Document], str] = _nothing
 
     @property
     def resource(self) -> Resource:
@@ -51,10 +61,18 @@ class Stoppable(Struct, frozen=True):
 
     def consents(self, document: Document, when_idle: str) -> bool:
         """Whether a workload whose owner wrote this may be stopped, and is not."""
+        return self.way is not None and when_idle == self.way.consent and not self.why_not(document)
+
+    def why_not(self, document: Document) -> str:
+        """Why a workload is not stopped whose owner consents; "" where it is."""
         way = self.way
-        if way is None or when_idle != way.consent or way.holds(at(document, way.path)):
-            return False
-        return way.consent != SUSPEND or KUEUE_LABEL not in (at(document, "metadata.labels") or {})
+        if way is None:
+            return "it is of a kind that is never stopped"
+        if way.holds(at(document, way.path)):
+            return f"it is {way.done} already"
+        if way.consent == SUSPEND and KUEUE_LABEL in (at(document, "metadata.labels") or {}):
+            return "Kueue would resume it"
+        return self.hindrance(document)
 
 
 def _suspend(path: str) -> Way:
@@ -83,8 +101,17 @@ def _way(job: JobKind) -> Way | None:
     return _suspend(job.suspend) if job.suspend else _SCALE if job.resource in _SCALED else None
 
 
+def _ray_job(document: Document) -> str:
+    if at(document, "spec.clusterSelector"):
+        return "KubeRay suspends no RayJob on a cluster of others (spec.clusterSelector)"
+    if at(document, "spec.shutdownAfterJobFinishes") is not True:
+        return "KubeRay suspends a RayJob only with spec.shutdownAfterJobFinishes: true"
+    return ""
+
+
+_HINDRANCES = {"RayJob": _ray_job}
 STOPPABLE: tuple[Stoppable, ...] = (
-    *(Stoppable(job, _way(job)) for job in JOB_KINDS),
+    *(Stoppable(job, _way(job), _HINDRANCES.get(job.resource.kind, _nothing)) for job in JOB_KINDS),
     Stoppable(JobKind(NOTEBOOKS, "notebook-name"), _NOTEBOOK),
     # Of a LeaderWorkerSet the leader owns the StatefulSet of its workers.
     Stoppable(JobKind(PODS)),
