@@ -22,6 +22,7 @@ from dovetail.aggregated.forked import ProcessEnded, TooSlow
 from dovetail.aggregated.front_proxy import FrontProxy
 from dovetail.aggregated.priority import GENERATION
 from dovetail.aggregated.question import BadQuestion, Question, Reply
+from dovetail.aggregated.serving import AggregatedServer
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
@@ -110,6 +111,20 @@ async def served(folder: Path, generations: Any = None, what_ifs: Any = None) ->
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+async def test_no_thread_is_started_to_look_a_host_up() -> None:
+    """A process with several threads must not fork."""
+    before = _threads()
+    tls = ServingCertificate(HOST).context(PROXY.pem.decode())
+    for host in ("localhost", "127.0.0.1"):
+        server = AggregatedServer(API, FrontProxy(PROXY.pem.decode()))
+        assert await server.listen(f"{host}:0", tls)
+    assert _threads() == before
 
 
 async def test_only_the_front_proxy_gets_answers(tmp_path: Path) -> None:
