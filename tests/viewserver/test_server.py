@@ -147,6 +147,18 @@ async def test_only_the_front_proxy_gets_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_a_pod_that_is_on_its_way_here_is_found(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        path = f"/namespaces/{OWN}/explanations/brand-new"
+        assert (await server.ask(path))[0] == 404
+        asked = asyncio.create_task(server.ask(path))
+        # The answer of the newest generation is there, and the question waits.
+        await asyncio.sleep(generations_module.ON_ITS_WAY_S / 4)
+        server.step(ev.PodChanged(pod("brand-new", 1, namespace=OWN)))
+        status, found = await asked
+        assert (status, found["answer"]["job"]["pod"]) == (200, f"{OWN}/brand-new")
+
+
 async def test_a_pod_that_came_a_moment_ago_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generations_module, "LONGEST_PAUSE_S", 0.5)
     async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
