@@ -75,6 +75,14 @@ def test_what_is_broken_has_its_next_step_and_is_never_markup() -> None:
     ]
 
 
+def test_what_could_not_be_read_is_not_called_healthy() -> None:
+    assert screen(StatusView(unread=("nodes: forbidden", "pods: forbidden"))) == [
+        "Dovetail is not known to be healthy: 2 lists could not be read.",
+        "not read: nodes: forbidden",
+        "not read: pods: forbidden",
+    ]
+
+
 def test_where_nothing_is_installed_that_is_the_first_line_and_gpunodes_that_are_left_are_not_ready() -> None:
     view = status(InstallationFacts(gpu_nodes=(GPUNode(metadata=ObjectMeta(name="kept")),)), NOW_MS, lambda _: ())
     assert screen(view) == [

@@ -22,6 +22,7 @@ from dovetail.aggregated.forked import ProcessEnded, TooSlow
 from dovetail.aggregated.front_proxy import FrontProxy
 from dovetail.aggregated.priority import GENERATION
 from dovetail.aggregated.question import BadQuestion, Question, Reply
+from dovetail.aggregated.serving import AggregatedServer
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
@@ -112,6 +113,20 @@ async def served(folder: Path, generations: Any = None, what_ifs: Any = None) ->
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+async def test_no_thread_is_started_to_look_a_host_up() -> None:
+    """A process with several threads must not fork."""
+    before = _threads()
+    tls = ServingCertificate(HOST).context(PROXY.pem.decode())
+    for host in ("localhost", "127.0.0.1"):
+        server = AggregatedServer(API, FrontProxy(PROXY.pem.decode()))
+        assert await server.listen(f"{host}:0", tls)
+    assert _threads() == before
+
+
 async def test_only_the_front_proxy_gets_answers(tmp_path: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:
         path = f"/namespaces/{OWN}/waitingjobs"
@@ -132,6 +147,18 @@ async def test_only_the_front_proxy_gets_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_a_pod_that_is_on_its_way_here_is_found(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        path = f"/namespaces/{OWN}/explanations/brand-new"
+        assert (await server.ask(path))[0] == 404
+        asked = asyncio.create_task(server.ask(path))
+        # The answer of the newest generation is there, and the question waits.
+        await asyncio.sleep(generations_module.ON_ITS_WAY_S / 4)
+        server.step(ev.PodChanged(pod("brand-new", 1, namespace=OWN)))
+        status, found = await asked
+        assert (status, found["answer"]["job"]["pod"]) == (200, f"{OWN}/brand-new")
+
+
 async def test_a_pod_that_came_a_moment_ago_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generations_module, "LONGEST_PAUSE_S", 0.5)
     async with asyncio.timeout(2 * PATIENCE_S), served(tmp_path) as server:

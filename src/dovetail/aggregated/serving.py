@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections import Counter
@@ -61,11 +62,13 @@ class AggregatedServer:
     async def listen(self, address: str, tls: ssl.SSLContext) -> int:
         """Listen at HOST:PORT, port 0 for any. Gives the port. Raises OSError."""
         host, _, port = address.rpartition(":")
+        # A loop would look the host up in a thread, and a process with several threads must not fork.
+        found = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets = [socket.create_server(to[:2], family=family) for family, _, _, _, to in dict.fromkeys(found)]
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            self._accept, host.strip("[]") or None, int(port), ssl=tls, ssl_handshake_timeout=10.0
-        )
-        return int(server.sockets[0].getsockname()[1])
+        for one in sockets:
+            await loop.create_server(self._accept, sock=one, ssl=tls, ssl_handshake_timeout=10.0)
+        return int(sockets[0].getsockname()[1])
 
     def _accept(self) -> asyncio.Protocol:
         handler = self._protocol()

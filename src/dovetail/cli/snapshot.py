@@ -20,7 +20,7 @@ from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count
 from dovetail.cli.scheduling import SCHEDULER_NAME
-from dovetail.kube.api.errors import KubeError
+from dovetail.kube.api.errors import Forbidden, KubeError
 
 if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
@@ -113,6 +113,7 @@ def _facts(
     from dovetail.cli.top.sources import ExporterSource
     from dovetail.cli.top.top import read_once
     from dovetail.core.policy import Policy
+    from dovetail.kube.api.rights import missing_right
     from dovetail.views.installation import facts_of
 
     found: dict[str, object] = {
@@ -123,7 +124,7 @@ def _facts(
     try:
         found["top"] = asyncio.run(read_once(ExporterSource(config)))
     except KubeError as error:
-        unread.append(f"top: {error}")
+        unread.append(f"top: {missing_right(error) if isinstance(error, Forbidden) else error}")
     return {name: Raw(msgspec.json.encode(one)) for name, one in found.items()}, unread
 
 

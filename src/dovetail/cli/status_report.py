@@ -55,7 +55,11 @@ def show(view: StatusView, now: int, console: Console) -> None:
 def _state(view: StatusView) -> str:
     if not view.installed:
         return "[red]not installed[/red]"
-    return f"[red]broken: {count(len(view.problems), 'problem')}[/red]" if view.problems else "[green]healthy[/green]"
+    if view.problems:
+        return f"[red]broken: {count(len(view.problems), 'problem')}[/red]"
+    if view.unread:
+        return f"[yellow]not known to be healthy: {count(len(view.unread), 'list')} could not be read[/yellow]"
+    return "[green]healthy[/green]"
 
 
 def _stack(view: StatusView, now: int, console: Console) -> None:

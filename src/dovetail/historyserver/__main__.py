@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import uvloop
 
 from dovetail.aggregated.certificate import ServingCertificate
 from dovetail.aggregated.front_proxy import Listening
@@ -37,4 +38,4 @@ if __name__ == "__main__":
     # The collector ends all of the group.
     os.setpgrp()
     yield_by(FOLLOWING)
-    asyncio.run(main())
+    uvloop.run(main())

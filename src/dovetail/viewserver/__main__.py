@@ -10,6 +10,7 @@ import os
 import sys
 
 import msgspec
+import uvloop
 
 from dovetail.aggregated.certificate import ServingCertificate
 from dovetail.aggregated.front_proxy import Listening
@@ -54,4 +55,4 @@ if __name__ == "__main__":
     # The scheduler ends all of the group.
     os.setpgrp()
     yield_by(FOLLOWING)
-    asyncio.run(main())
+    uvloop.run(main())

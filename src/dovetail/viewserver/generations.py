@@ -5,8 +5,8 @@ Rules
 - The newest generation that is prepared answers, at once. An answer is as old as that.
 - A new one is made while the scheduler goes on, but no faster than that it takes a PART of one core; where nobody has
   asked for a while, once a minute.
-- For a name that is not found, the answer is that of a generation which is newer than the question: a pod that was
-  created a moment ago is found.
+- For a name that is not found, the answer is that of a generation which is newer than the question, and than what was
+  on its way here then: a pod that was created a moment ago is found.
 - What users have asked of one generation is asked of the next before it takes over.
 - A generation that ended is replaced.
 """
@@ -27,6 +27,8 @@ PART = 0.2
 """The most of one core that generations take, unless one is waited for: then half."""
 LONGEST_PAUSE_S = 60.0
 SHORTEST_PAUSE_S = 1.0
+ON_ITS_WAY_S = 0.2
+"""The scheduler's informers and its steps take less, and then it sends calls together (`view_feed`)."""
 _ASKED_S = 600.0
 _PREPARED_S = 90.0
 _WARM_S = 15.0
@@ -59,7 +61,7 @@ class Generations:
     async def ask(self, question: Question, within_s: float) -> Reply:
         """The answer. Raises TooSlow, TimeoutError."""
         self._asked_s = time.monotonic()
-        frames, newer = self._following.frames, -1
+        frames, newer = -1, -1
         async with asyncio.timeout(within_s):
             while True:
                 generation = await self._newer_than(newer)
@@ -68,6 +70,9 @@ class Generations:
                     reply = await self._once(generation, question, within_s)
                 except ProcessEnded:
                     continue
+                if reply.status == 404 and frames < 0:
+                    await asyncio.sleep(ON_ITS_WAY_S)
+                    frames = self._following.frames
                 if reply.status != 404 or generation.frames >= frames:
                     return reply
                 newer = frames - 1

@@ -76,6 +76,13 @@ async def test_a_forbidden_list_is_left_out_with_the_reason(playground: Playgrou
     assert nodes == ListReply(())
 
 
+async def test_the_reason_is_one_sentence_about_the_right(playground: Playground) -> None:
+    message = 'pods is forbidden: User "ada" cannot list resource "pods" in API group "" at the cluster scope'
+    playground.faults.add(Fault("answer", "GET", "pods", status=403, message=message))
+    (forbidden,) = await read(playground, AS_PODS)
+    assert forbidden.unread == "user ada has no right to list pods: an admin can grant it"
+
+
 @pytest.mark.parametrize("request_", [AS_PODS, AS_DOCUMENTS])
 async def test_a_kind_that_ends_meanwhile_has_no_objects(playground: Playground, request_: ListRequest) -> None:
     playground.faults.add(Fault("answer", "GET", "pods", status=404))

@@ -91,7 +91,7 @@ metadata:
     dovetail.dev/queue: urchin
     dovetail.dev/max-runtime: 2h
     dovetail.dev/topology-required: acme.example/tapir,topology.kubernetes.io/zone,rack
-    dovetail.dev/bound: '{"version":1,"queue":"urchin","gang":"swan"}'
+    dovetail.dev/bound: '{"version":1,"queue":"urchin","gang":"podgroup.scheduling.k8s.io/yak/swan"}'
     acme.example/note: '["raven", {"quail": 3}]'
     acme.example/prose: The owner is Panda (see panda@otter.example).
     acme.example/broken: '{"newt'
@@ -100,6 +100,7 @@ spec:
   nodeName: moose-1.acme.example
   schedulerName: dovetail
   nodeSelector: {acme.example/lynx: koala, kubernetes.io/arch: amd64, kubernetes.io/hostname: moose-1}
+  initContainers: [{name: jackal, image: "registry.k8s.io/ibex/hyena:v3"}]
   containers: [{name: jackal, image: "ibex.example/hyena:v3", resources: {limits: {nvidia.com/gpu: "8", memory: 64Gi}}}]
   tolerations: [{key: gecko, value: "ferret", effect: NoSchedule}, {key: nvidia.com/gpu, value: present}]
   affinity:

@@ -21,6 +21,7 @@ from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import Forbidden, NotFound
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import Resource
+from dovetail.kube.api.rights import missing_right
 
 _PAGE = 500
 
@@ -69,7 +70,7 @@ async def list_permitted(client: Client, served: Served, request: ListRequest) -
     except NotFound:
         return ListReply(())
     except Forbidden as error:
-        return ListReply(None, unread=str(error))
+        return ListReply(None, unread=missing_right(error))
     return ListReply(tuple(listing.objects.values()), tuple(listing.bad))
 
 

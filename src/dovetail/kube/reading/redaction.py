@@ -74,7 +74,7 @@ PUBLIC_FIELDS = frozenset(
             "startupPolicy",
             "gpuHours",
         ),
-        *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed"),
+        *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed", "amount", "currency"),
     }
 )
 """The fields that hold a value of a closed set, a quantity, a time, or a fact about hardware."""
@@ -186,10 +186,11 @@ def _text(text: str, field: str, replace: _Replace) -> str:
 
 
 def _key(text: str, replace: _Replace) -> str:
-    """A name with a domain before it, or a domain, stays if the domain is public."""
-    domain, slash, _ = text.partition("/")
+    """A name with a domain before it, or a domain, stays if the domain is public. What follows it with a slash in it
+    names an object, as in podgroup.scheduling.k8s.io/NAMESPACE/NAME."""
+    domain, slash, name = text.partition("/")
     if (slash or "." in text) and any(domain == one or domain.endswith(f".{one}") for one in PUBLIC_DOMAINS):
-        return text
+        return f"{domain}/{replace(name)}" if "/" in name else text
     return text if _PUBLIC.fullmatch(text) else replace(text)
 
 
