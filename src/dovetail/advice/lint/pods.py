@@ -10,6 +10,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.shapes import shape_of
 from dovetail.core.bounded_cache import remembered
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU, SHARED_GPU
@@ -42,10 +43,12 @@ def count(field: Field) -> int | None:
 
 
 class Template(Struct, frozen=True, dict=True):
-    """A pod template. `whole` is the object, `field` the template (for a Pod, the Pod itself)."""
+    """A pod template. `whole` is the object, `field` the template (for a Pod, the Pod itself). `partial`: a runtime or
+    a preset, which is another object, adds to it: what is missing here may be there."""
 
     whole: Field
     field: Field
+    partial: bool = False
 
     @cached_property
     def group_kind(self) -> tuple[str, str]:
@@ -112,6 +115,10 @@ def gpus_of(container: Field) -> Iterator[tuple[str, Field]]:
 
 
 def templates_of(whole: Field) -> Iterator[Template]:
-    """The pod templates of an object."""
+    """The pod templates of an object, and its pods that have none."""
+    shape = shape_of(group_kind(whole.value))
+    if shape is not None:
+        yield from (Template(whole, one.field, one.partial) for one in shape(whole))
+        return
     for path, _ in templates(whole.value):
         yield Template(whole, whole.at(*path))

@@ -26,6 +26,8 @@ MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
+_WRAPPER = "AppWrapper"
+"""https://github.com/project-codeflare/appwrapper: its components are the objects that it makes."""
 _BRACES = re.compile(r"\{\{|\{%|<%")
 
 
@@ -143,6 +145,10 @@ def _parts(text: str) -> Iterator[tuple[str, int]]:
 
 def _flat(field: Field) -> Iterator[Field]:
     kind = field.at("kind").text
+    wrapped = list(field.at("spec", "components").each()) if kind == _WRAPPER else []
+    if wrapped:
+        yield from (inner for one in wrapped for inner in _flat(one.at("template")))
+        return
     items = field.at("items")
     if not (kind.endswith("List") and isinstance(items.value, list)):
         if field:

@@ -261,7 +261,7 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             if carried and named.text in KNOWN - mark.readers:
                 readers = " or ".join(sorted(mark.readers))
                 yield RuleMatch(named, f"{named.text} does not read {key} of the pod: write {readers}, or remove {key}")
-            elif carried and not named.text and mark.meant:
+            elif carried and not named.text and mark.meant and not pod.partial:
                 reader = mark.meant
                 missing = facts.schedulers is not None and reader not in facts.schedulers
                 what = f"no {reader} is installed" if missing else f"write schedulerName: {reader}"

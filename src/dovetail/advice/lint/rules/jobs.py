@@ -21,6 +21,7 @@ from functools import lru_cache
 from dovetail.advice.fault_tolerance import RULES as TO_AN_END
 from dovetail.advice.fault_tolerance import Means, pod_lacks
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.peers import work_together
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.manifests.templates import group_kind
@@ -38,7 +39,13 @@ SPOT = {
 _KARPENTER = "karpenter.sh/"
 _STAYS = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 _JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
-_SERVICES = {("ray.io", "RayCluster")}
+_SERVICES = {("ray.io", "RayCluster"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
+_ENDING = {
+    *(("trainer.kubeflow.org", kind) for kind in ("TrainingRuntime", "ClusterTrainingRuntime")),
+    *(("argoproj.io", kind) for kind in ("Workflow", "CronWorkflow")),
+    *(("tekton.dev", kind) for kind in ("TaskRun", "PipelineRun")),
+}
+"""Kinds that run to an end, beside those of `fault_tolerance`."""
 _SERVES = ("Deployment", "StatefulSet")
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
@@ -46,7 +53,7 @@ _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 def _to_an_end(pod: Template) -> bool:
     """Whether the pod runs to completion, with GPUs."""
     kind = group_kind(pod.whole.value)
-    ends = kind in TO_AN_END and kind not in _SERVICES
+    ends = (kind in TO_AN_END and kind not in _SERVICES) or kind in _ENDING
     alone = kind == ("", "Pod")
     return pod.uses_gpu and ends and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
 
@@ -83,22 +90,6 @@ def _job_spec(whole: Field) -> Field:
     return whole.at("spec") if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate", "spec")
 
 
-def _work_together(whole: Field) -> bool:
-    """Whether the loss of one pod ends the work of the other pods."""
-    kind = group_kind(whole.value)
-    if kind in (_JOB, _CRON_JOB):
-        spec = _job_spec(whole)
-        width = spec.at("parallelism").whole or 1
-        return spec.at("completionMode").text == "Indexed" and width == spec.at("completions").whole and width > 1
-    replicas = [
-        replica.at("replicas").whole or 1
-        for key, roles in whole.at("spec").entries()
-        if key.endswith("ReplicaSpecs")
-        for _, replica in roles.entries()
-    ]
-    return kind[0] == "kubeflow.org" and sum(replicas) > 1
-
-
 def _on_spot(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     spot, deadline_s = _spot(pod), _deadline_s(pod)
     if not _to_an_end(pod) or not pod.gpu_containers or spot is None:
@@ -122,7 +113,7 @@ def _disrupted(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not _to_an_end(pod) or not pod.gpu_containers or any(pod.meta.at("annotations", key) for key in _STAYS):
         return
     deadline_s = _deadline_s(pod)
-    if not (_work_together(pod.whole) if deadline_s is None else deadline_s >= _LONG_S):
+    if not (work_together(pod.whole) if deadline_s is None else deadline_s >= _LONG_S):
         return
     chosen = next((field for key, field in _required(pod) if key.startswith(_KARPENTER)), None)
     with_gpus = [node for node in facts.nodes or () if any(name.startswith("nvidia.com/") for name in node.allocatable)]
@@ -160,7 +151,7 @@ def _priority(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     name = pod.spec.at("priorityClassName")
     if not name.text:
         default = any(one.at("globalDefault").value for one in classes.values())
-        if classes and not default and not pod.spec.at("priority"):
+        if classes and not default and not pod.spec.at("priority") and not pod.partial:
             known = ", ".join(sorted(classes))
             yield RuleMatch(name, f"no priorityClassName, and no class is the default: write one of {known}")
         return

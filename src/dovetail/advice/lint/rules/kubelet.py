@@ -174,7 +174,7 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         gpus = sum(count(found) or 0 for name, found in gpus_of(container) if name == GPU)
         mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
         if not mounted:
-            if gpus > 1:
+            if gpus > 1 and not pod.partial:
                 message = f"{gpus} GPUs, and /dev/shm has only 64 MiB: mount a memory volume there"
                 yield RuleMatch(container, message, _with_shm(pod, container, gpus))
             continue
