@@ -56,6 +56,7 @@ NOT_FOUND = {
     "G44": ({"DaemonSet"}, "DaemonSets are of the cluster"),
     "G47": (PARTIAL, "a runtime may have the claims"),
     "G49": ({"LeaderWorkerSet"}, "several pods may hold the model"),
+    "G52": (PARTIAL | {"AppWrapper", "VolcanoJob"}, "Kueue, Volcano or the runtime starts all of it"),
     "G50": (ALL, "the surge is a field of the Deployment: see the cases of the rule"),
 }
 """By rule, the kinds in which its fault has no meaning or cannot be written, and why."""
@@ -63,6 +64,12 @@ FOUND_IN_RIGHT = {
     "G29": ({*WORKFLOWS, "TaskRun"}, "it has no grace period, so the default is too short"),
     "G36": (TRAINING, "a probe that is right for a server ends a training pod"),
     "G41": (WORKFLOWS | {"TaskRun"}, "it has no grace period, so the default is too short"),
+    "G52": (
+        SERVE - {"LeaderWorkerSet", "RayCluster", "RayService", "InferenceService of a model"}
+        | WORKFLOWS
+        | {"Pod", "TaskRun"},
+        "our scheduler makes no gang of its pods",
+    ),
     "G47": ({*WORKFLOWS, "TaskRun"}, "it has no claims of its pods"),
 }
 """By rule, the kinds in which its right example is wrong, and why."""

@@ -6,7 +6,9 @@ has eight or more, or if it equals the memory of the GPUs and is unusual for hos
 4 or 5, such as the 141 of an H200.
 
 A limit of less than 1 GiB for each of several GPUs is reported, too: each GPU has a process, and a CUDA context with
-the libraries of a framework takes more than that.
+the libraries of a framework takes more than that. Where the command names a known model, the limit must hold what
+`advice.host` counts for the processes and /dev/shm, and one file of weights: the kernel may free those that others have
+read.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, amount, count
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
+from dovetail.advice.lint.served import ServedModel, served
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, units
 
@@ -44,6 +47,15 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             )
             yield RuleMatch(limit, message)
             continue
+        model = served(pod, container) if amount(limit) else None
+        least, right = _to_load(model, gpus) if model is not None else (0, 0)
+        if model is not None and (amount(limit) or 0) < least:
+            message = (
+                f"{limit.value} of host memory, and to load {model.name} on {gpus} {'GPUs' if gpus > 1 else 'GPU'} "
+                f"takes {_gib(least)}Gi at least: write {_gib(right)}Gi"
+            )
+            yield RuleMatch(limit, message)
+            continue
         if gpus < 1 or not size:
             continue
         for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):
@@ -56,6 +68,19 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
                 )
                 yield RuleMatch(limit, message)
                 break
+
+
+def _to_load(model: ServedModel, gpus: int) -> tuple[int, int]:
+    """The bytes of host memory without which the server cannot load, and those that it needs at once."""
+    # Imported here: most manifests serve no model.
+    from dovetail.advice.host import serving_need
+
+    one, each = (serving_need(model.weight_bytes, ranks) for ranks in (1, gpus))
+    return one.loading + each.shared_memory + each.processes, each.total
+
+
+def _gib(size: int) -> int:
+    return -(-size // 2**30)
 
 
 def _size(limit: Field) -> int:
@@ -108,7 +133,7 @@ RULES = (
     Rule(
         id="G28",
         level=Severity.WARNING,
-        title="The memory limit is that of the GPU, or too small for the number of GPUs",
+        title="The memory limit is that of the GPU, or too small for the number of GPUs or the model",
         effect=(
             "The limit is for host memory: data loaders, pinned buffers, /dev/shm, checkpoints. If it is too low, the "
             "kernel kills the container: `OOMKilled`, exit code 137. It does not limit GPU memory."
