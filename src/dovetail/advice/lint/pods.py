@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
@@ -18,6 +19,14 @@ from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.manifests.templates import group_kind, templates
 
 _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
+
+FRAMEWORK = (
+    r"(?i)torch|tensorflow|keras|\bjax|vllm|sglang|llm|llama|tgi|text-generation|deepspeed|nemo|megatron|nccl|\bmpi|"
+    r"horovod|accelerate|python|\bray\b|paddle|transformer|triton|tensorrt|jupyter|notebook|train|tun(e|ing)|infer|"
+    r"serv(e|ing)\b|model|diffusion|\bnim\b"
+)
+"""A pattern, in the common part of Python's and RE2's syntax."""
+_FRAMEWORK = re.compile(FRAMEWORK)
 
 
 @remembered(64)
@@ -101,6 +110,17 @@ class Template(Struct, frozen=True, dict=True):
         for entry in container.at("env").each():
             if entry.at("name").text:
                 yield entry.at("name").text, entry
+
+
+def words_of(container: Field) -> str:
+    """The command and the arguments, in one line."""
+    return " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+
+
+def runs_framework(container: Field) -> bool:
+    """Whether the image or the command names a framework, a server of models, or training: such a program has several
+    processes for several GPUs."""
+    return _FRAMEWORK.search(f"{container.at('image').text} {words_of(container)}") is not None
 
 
 def gpus_of(container: Field) -> Iterator[tuple[str, Field]]:

@@ -93,6 +93,12 @@ def _kserve(whole: Field) -> Iterator[ShapedPod]:
             yield ShapedPod(_pod(workers, _metadata(part), listed, dict(workers.entries())), partial=True)
 
 
+def _runtime(whole: Field) -> Iterator[ShapedPod]:
+    for place in (whole.at("spec"), whole.at("spec", "workerSpec")):
+        if place.at("containers"):
+            yield ShapedPod(_of({"metadata": _metadata(whole.at("spec")), "spec": place}, place))
+
+
 def _llm_service(whole: Field) -> Iterator[ShapedPod]:
     """LLMInferenceService: its presets add to the pods."""
     for place in (whole.at("spec"), whole.at("spec", "prefill")):
@@ -194,6 +200,9 @@ def _nim(whole: Field) -> Iterator[ShapedPod]:
 
 _SHAPES: dict[tuple[str, str], Callable[[Field], Iterator[ShapedPod]]] = {
     (_KSERVE, "InferenceService"): _kserve,
+    ("serving.kubeflow.org", "InferenceService"): _kserve,
+    (_KSERVE, "ServingRuntime"): _runtime,
+    (_KSERVE, "ClusterServingRuntime"): _runtime,
     (_KSERVE, "LLMInferenceService"): _llm_service,
     (_KSERVE, "LLMInferenceServiceConfig"): _llm_service,
     ("trainer.kubeflow.org", "TrainJob"): _train_job,

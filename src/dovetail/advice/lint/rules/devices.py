@@ -18,7 +18,7 @@ import yaml
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.peers import peers_of
-from dovetail.advice.lint.pods import Template, count, gpus_of
+from dovetail.advice.lint.pods import Template, count, gpus_of, words_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.model import GPU
@@ -77,7 +77,7 @@ def _read(text: str) -> Any:
 def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers:
         instances = [amount for name, amount in gpus_of(container) if name.startswith(_MIG)]
-        words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+        words = words_of(container)
         collective = _COLLECTIVE.search(words)
         if collective and sum(count(amount) or 0 for amount in instances) > 1:
             message = f"`{collective[0]}` needs peer-to-peer access, which MIG devices do not have: request {GPU}"

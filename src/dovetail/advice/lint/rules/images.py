@@ -19,7 +19,7 @@ from dovetail.advice.lint.selection import may_run
 
 Cuda = tuple[int, int]
 
-_MOVING = re.compile(r"latest|latest[-_.].*|.*[-_.]latest")
+_MOVING = re.compile(r"latest|latest[-_.].*|.*[-_.]latest|nightly|main|master|edge")
 LARGE = re.compile(
     r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|nemo|tritonserver|tensorrt|physicsnemo/physicsnemo|rapidsai/\w+|"
     r"tensorrt-llm/\w+|cuda-quantum)|nvcr\.io/nim/.*|vllm/vllm-openai|lmsysorg/sglang|pytorch/pytorch|rayproject/ray-ml|"

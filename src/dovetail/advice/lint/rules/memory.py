@@ -5,8 +5,8 @@ A limit of 80Gi for a GPU of 80 GB is often right. It is reported if it equals t
 has eight or more, or if it equals the memory of the GPUs and is unusual for host memory: 64 or more, and no multiple of
 4 or 5, such as the 141 of an H200.
 
-A limit of less than 1 GiB for each of several GPUs is reported, too: each GPU has a process, and a CUDA context with
-the libraries of a framework takes more than that. Where the command names a known model, the limit must hold what
+A limit of less than 1 GiB for each of several GPUs of a framework is reported, too: each GPU has a process, and a CUDA
+context with its libraries takes more than that. Where the command names a known model, the limit must hold what
 `advice.host` counts for the processes and /dev/shm, and one file of weights: the kernel may free those that others have
 read.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.gpus import named
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, amount, count
+from dovetail.advice.lint.pods import Template, amount, count, runs_framework
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
 from dovetail.advice.lint.served import ServedModel, served
@@ -40,7 +40,7 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         limit = container.at("resources", "limits", "memory")
         size = _size(limit)
         least_gib = gpus * _LEAST_GIB
-        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30:
+        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30 and runs_framework(container):
             message = (
                 f"{limit.value} for the processes of {gpus} GPUs: each takes more than {_LEAST_GIB} GiB of host memory "
                 f"for CUDA and the framework alone: write {least_gib}Gi at least"

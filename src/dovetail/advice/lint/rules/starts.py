@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.peers import peers_of
-from dovetail.advice.lint.pods import Template, templates_of
+from dovetail.advice.lint.pods import Template, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules.gangs import GROUPS, declared_by
 
@@ -44,10 +44,7 @@ def _one_by_one(whole: Field, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _nodes(pod: Template) -> int:
-    found = (
-        _NODES.search(" ".join(word.text for side in ("command", "args") for word in container.at(side).each()))
-        for container in pod.gpu_containers
-    )
+    found = (_NODES.search(words_of(container)) for container in pod.gpu_containers)
     return max((int(one[1]) for one in found if one is not None), default=1)
 
 
