@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from msgspec import Struct
 from dovetail.advice.lint.edits import Edit, json_patch
 from dovetail.advice.lint.field import Field, Path
 from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules import BY_ID
 from dovetail.advice.lint.source import SourceDocument, Unreadable
@@ -25,8 +27,9 @@ _NOT_READ = "Nothing in this document was checked."
 _NOT_SILENCED = "The comment silences nothing."
 
 
-class LintFinding(Struct, frozen=True):
-    """A finding in a file. `line` and `column` count from 1; `line` is 0 for the whole file."""
+class LintFinding(Struct, frozen=True, dict=True):
+    """A finding in a file. `line` and `column` count from 1; `line` is 0 for the whole file. `text` is that of the
+    document."""
 
     rule: str
     level: Severity
@@ -40,11 +43,15 @@ class LintFinding(Struct, frozen=True):
     guess: bool
     edits: tuple[Edit, ...]
     patch: tuple[dict[str, Any], ...]
+    text: str = ""
 
-    @property
+    @cached_property
     def fixable(self) -> bool:
-        """Whether edits fix it."""
-        return bool(self.edits)
+        """Whether edits fix it, and can be made in the text: not where they would change more than that."""
+        try:
+            return bool(self.edits) and bool(rewritten(self.text, self.edits))
+        except NotRewritten:
+            return False
 
 
 def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
@@ -85,7 +92,7 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             yield LintFinding(
                 rule.id, level, document.file, line, column, name, str(found.field), found.message,
                 found.effect or rule.effect,
-                found.guess, found.edits, patch,
+                found.guess, found.edits, patch, document.text,
             )  # fmt: skip
 
 
