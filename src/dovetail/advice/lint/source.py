@@ -119,15 +119,23 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
 def _tree(text: str) -> yaml.Node | None:
     """The tree with marks of a readable text. It is ten times as large as the value, and only findings need it: those
     of a text come one after another."""
-    loader = Loader(text)
+    merges = "<<" in text
+    loader = Loader(text) if merges else _Marks(text)
     try:
         root = loader.get_single_node()
-        if root is not None and "<<" in text:
+        if root is not None and merges:
             # This puts the pairs of merge keys in their place.
             loader.construct_document(root)
         return root
     finally:
         loader.dispose()
+
+
+class _Marks(Loader):
+    """A loader of marks alone: what the values are does not matter."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        return ""
 
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:

@@ -180,7 +180,7 @@ def _of_names(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
             if (field := _gang_min(pod, name))
         ]
         wanted, other, least = max(written, key=lambda one: one[0], default=(0, whole, whole))
-        together = _together(members) if wanted and other == whole else None
+        together = _together(members) if wanted and other.value == whole.value else None
         if together is not None:
             yield from _compared(least, wanted, together, guess=_are_bare(members))
 

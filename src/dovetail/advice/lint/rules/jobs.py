@@ -44,7 +44,7 @@ _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
 def _to_an_end(pod: Template) -> bool:
     """Whether the pod runs to completion, with GPUs."""
-    kind = group_kind(pod.whole.value)
+    kind = pod.group_kind
     ends = (kind in TO_AN_END and kind not in _SERVICES) or kind in _ENDING
     alone = kind == ("", "Pod")
     return pod.uses_gpu and ends and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
@@ -54,9 +54,9 @@ def _deadline_s(pod: Template) -> int | None:
     """The deadline of the pod or its Job, in seconds."""
     whole = pod.whole
     deadlines = [pod.spec.at("activeDeadlineSeconds").whole]
-    if group_kind(whole.value) in (_JOB, _CRON_JOB):
+    if pod.group_kind in (_JOB, _CRON_JOB):
         deadlines.append(_job_spec(whole).at("activeDeadlineSeconds").whole)
-    if group_kind(whole.value)[0] == "kubeflow.org":
+    if pod.group_kind[0] == "kubeflow.org":
         deadlines.append(whole.at("spec", "runPolicy", "activeDeadlineSeconds").whole)
     return min((seconds for seconds in deadlines if seconds is not None), default=None)
 
@@ -66,9 +66,10 @@ def _job_spec(whole: Field) -> Field:
 
 
 def _on_spot(pod: Template, _: Facts) -> Iterator[RuleMatch]:
-    spot, deadline_s = spot_nodes(pod.spec), _deadline_s(pod)
-    if not _to_an_end(pod) or not pod.gpu_containers or spot is None:
+    spot = spot_nodes(pod.spec)
+    if spot is None or not _to_an_end(pod) or not pod.gpu_containers:
         return
+    deadline_s = _deadline_s(pod)
     if deadline_s is not None and deadline_s <= _SHORT_S:
         return
     nodes, field = spot
@@ -85,16 +86,18 @@ def _on_spot(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _disrupted(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
+    chosen = next((field for key, field in required_labels(pod.spec) if key.startswith(_KARPENTER)), None)
+    with_gpus = [node for node in facts.nodes or () if any(name.startswith("nvidia.com/") for name in node.allocatable)]
+    everywhere = bool(with_gpus) and all(f"{_KARPENTER}nodepool" in node.labels for node in with_gpus)
+    if chosen is None and not everywhere:
+        return
     if not _to_an_end(pod) or not pod.gpu_containers or any(pod.meta.at("annotations", key) for key in _STAYS):
         return
     deadline_s = _deadline_s(pod)
     if not (work_together(pod.whole) if deadline_s is None else deadline_s >= _LONG_S):
         return
-    chosen = next((field for key, field in required_labels(pod.spec) if key.startswith(_KARPENTER)), None)
-    with_gpus = [node for node in facts.nodes or () if any(name.startswith("nvidia.com/") for name in node.allocatable)]
-    everywhere = bool(with_gpus) and all(f"{_KARPENTER}nodepool" in node.labels for node in with_gpus)
     stored = all(lack.field.name != "volumeMounts" for lack in pod_lacks(pod.spec, Means(0)))
-    if (chosen is not None or everywhere) and not stored:
+    if not stored:
         message = (
             "Karpenter may remove the node to save cost, and the job stores no progress: annotate its pods with "
             f'{_STAYS[0]}: "true"'

@@ -83,9 +83,11 @@ def _breaks_guarantee(container: Field) -> Iterator[str]:
 
 
 def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
+    if not _is_aligned(pod, facts):
+        return
     broken = [(container, list(_breaks_guarantee(container))) for container in pod.all_containers]
     broken = [(container, resources) for container, resources in broken if resources]
-    if not broken or not _is_aligned(pod, facts):
+    if not broken:
         return
     container, resources = broken[0]
     pairs = [
@@ -106,8 +108,9 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
     parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
-    guaranteed = not any(any(_breaks_guarantee(container)) for container in pod.all_containers)
-    if not parts or not guaranteed or not _is_aligned(pod, facts):
+    if not parts or not _is_aligned(pod, facts):
+        return
+    if any(any(_breaks_guarantee(container)) for container in pod.all_containers):
         return
     for container, limit, cpus in parts:
         more = math.ceil(cpus)

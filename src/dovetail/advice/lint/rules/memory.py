@@ -34,7 +34,6 @@ _UNMISTAKABLE_MIB = 143_771
 
 
 def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    memory_mib = selected_mib(pod, facts)
     for container in pod.containers:
         gpus = count(container.at("resources", "limits", GPU)) or 0
         limit = container.at("resources", "limits", "memory")
@@ -58,6 +57,7 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             continue
         if gpus < 1 or not size:
             continue
+        memory_mib = selected_mib(pod, facts)
         for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):
             odd = gb >= _LARGE_GB and gb % 4 != 0 and gb % 5 != 0
             if (odd and size in (gb, gb * gpus)) or (size == gb >= _LARGE_GB and gpus >= _MANY_GPUS and memory_mib):

@@ -30,12 +30,10 @@ _WRAPPED = ("spec", "components")
 
 def _one_by_one(whole: Field, _: Facts) -> Iterator[RuleMatch]:
     pods = [pod for pod in templates_of(whole) if pod.gpu_containers and not pod.partial]
-    if not pods or _has_gang(whole, pods):
-        return
-    nodes = max(_nodes(pod) for pod in pods)
-    if pods[0].group_kind[0] == "kubeflow.org":
+    nodes = max((_nodes(pod) for pod in pods), default=1)
+    if pods and pods[0].group_kind[0] == "kubeflow.org":
         nodes = max(nodes, sum(peers_of(pod) for pod in pods))
-    if nodes > 1:
+    if nodes > 1 and not _has_gang(whole, pods):
         message = (
             f"the pods on {nodes} nodes are bound one by one, and the first hold GPUs until the last has its own: "
             "name a scheduler with gangs, such as dovetail, or a PodGroup; not if the job's operator does"
