@@ -26,6 +26,9 @@ def peers_of(pod: Template) -> int:
         return _number(whole.at(*path[:-1], "replicas"))
     if kind == "TrainJob":
         return _number(pod.field.at("spec", "containers", 0, "numNodes"))
+    if kind.startswith("Dynamo"):
+        service = path[:3] if path[:2] == ("spec", "services") else path[:1]
+        return _number(whole.at(*service, "multinode", "nodeCount"))
     if kind == "LeaderWorkerSet":
         workers = whole.at("spec", "leaderWorkerTemplate")
         size = _number(workers.at("size"))

@@ -3,7 +3,7 @@
 
 A job spans nodes if its command has `--nnodes` of two or more, or if it is one of Kubeflow's with several GPU pods. It
 has a gang if its scheduler makes one of the object, if a label, an annotation or a field names one, or if Kueue holds
-it until all of it fits. An operator that is configured for gangs is not seen in a manifest, so this is no more than a
+it until all of it fits; an elastic job starts with some. An operator that is configured for gangs is not seen in a manifest, so this is no more than a
 hint.
 """
 
@@ -55,6 +55,7 @@ def _has_gang(whole: Field, pods: list[Template]) -> bool:
     return (
         (named == {_DOVETAIL} and _is_gang(whole, pods))
         or whole.path[:2] == _WRAPPED
+        or bool(whole.at("spec", "elasticPolicy"))
         or bool(policy.at("schedulingPolicy") or policy.at("managedBy") or whole.at("spec", "podGroupPolicy"))
         or any(meta.at("labels", key) for meta in metas for key in _HOLDS)
         or any(meta.at("annotations", _GANG) for meta in metas)
