@@ -37,6 +37,11 @@ def peers_of(pod: Template) -> int:
     return 1
 
 
+def divides_ranks(pod: Template) -> bool:
+    """Whether an operator divides the ranks of the command among several pods: Dynamo's."""
+    return pod.group_kind[1].startswith("Dynamo") and peers_of(pod) > 1
+
+
 def work_together(whole: Field) -> bool:
     """Whether the loss of one pod of the object ends the work of others."""
     pods = list(templates_of(whole))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dovetail.advice.lint.peers import peers_of
+from dovetail.advice.lint.peers import divides_ranks
 from dovetail.advice.lint.pods import Template, count, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SEVERAL_PODS
@@ -31,7 +31,7 @@ def _more_ranks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             continue
         for pattern, what in ((_PROCESSES, "processes"), (_TENSOR_PARALLEL, "tensor-parallel ranks")):
             found = pattern.search(words)
-            several = pattern is _TENSOR_PARALLEL and (SEVERAL_PODS.search(words) or peers_of(pod) > 1)
+            several = pattern is _TENSOR_PARALLEL and (SEVERAL_PODS.search(words) or divides_ranks(pod))
             if found is None or several:
                 continue
             if int(found[1]) > gpus:

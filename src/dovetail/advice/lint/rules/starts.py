@@ -3,8 +3,8 @@
 
 A job spans nodes if its command has `--nnodes` of two or more, or if it is one of Kubeflow's with several GPU pods. It
 has a gang if its scheduler makes one of the object, if a label, an annotation or a field names one, or if Kueue holds
-it until all of it fits; an elastic job starts with some. An operator that is configured for gangs is not seen in a manifest, so this is no more than a
-hint.
+it until all of it fits; an elastic job starts with some. An operator that is configured for gangs is not seen in a
+manifest, so this is no more than a hint.
 """
 
 from __future__ import annotations
