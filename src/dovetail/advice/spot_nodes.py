@@ -26,16 +26,14 @@ class SpotNodes(Struct, frozen=True):
     notice_s: int
 
 
-_NODES = {
-    one.label: one
-    for one in (
-        SpotNodes("cloud.google.com/gke-spot", "true", "GKE", 15),
-        SpotNodes("cloud.google.com/gke-preemptible", "true", "GKE", 15),
-        SpotNodes("karpenter.sh/capacity-type", "spot", "AWS", 120),
-        SpotNodes("eks.amazonaws.com/capacityType", "SPOT", "AWS", 120),
-        SpotNodes("kubernetes.azure.com/scalesetpriority", "spot", "Azure", 30),
-    )
-}
+SPOT_NODES = (
+    SpotNodes("cloud.google.com/gke-spot", "true", "GKE", 15),
+    SpotNodes("cloud.google.com/gke-preemptible", "true", "GKE", 15),
+    SpotNodes("karpenter.sh/capacity-type", "spot", "AWS", 120),
+    SpotNodes("eks.amazonaws.com/capacityType", "SPOT", "AWS", 120),
+    SpotNodes("kubernetes.azure.com/scalesetpriority", "spot", "Azure", 30),
+)
+_NODES = {one.label: one for one in SPOT_NODES}
 
 
 def required_labels(spec: Field) -> Iterator[tuple[str, Field]]:

@@ -13,7 +13,7 @@ from dovetail.advice.lint.engine import LintFinding, lint
 from dovetail.advice.lint.rules import BY_ID, RULES
 from dovetail.advice.lint.source import documents
 from tests.advice.lint.linted import facts
-from tests.advice.lint.rules.test_rules import cases
+from tests.advice.lint.rules.cases_of import cases
 
 HERE = Path(__file__).parent
 TEXTS = [

@@ -31,13 +31,13 @@ _SHORT_S, _LONG_S = 3600, 4 * 3600
 _KARPENTER = "karpenter.sh/"
 _STAYS = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 _JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
-_SERVICES = {("ray.io", "RayCluster"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
-_ENDING = {
+ENDING = {
+    *TO_AN_END.keys() - {("ray.io", "RayCluster"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")},
     *(("trainer.kubeflow.org", kind) for kind in ("TrainingRuntime", "ClusterTrainingRuntime")),
     *(("argoproj.io", kind) for kind in ("Workflow", "CronWorkflow")),
     *(("tekton.dev", kind) for kind in ("TaskRun", "PipelineRun")),
 }
-"""Kinds that run to an end, beside those of `fault_tolerance`."""
+"""Kinds that run to an end."""
 _SERVES = ("Deployment", "StatefulSet")
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
@@ -45,9 +45,12 @@ _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 def _to_an_end(pod: Template) -> bool:
     """Whether the pod runs to completion, with GPUs."""
     kind = pod.group_kind
-    ends = (kind in TO_AN_END and kind not in _SERVICES) or kind in _ENDING
     alone = kind == ("", "Pod")
-    return pod.uses_gpu and ends and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
+    return (
+        pod.uses_gpu
+        and kind in ENDING
+        and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
+    )
 
 
 def _deadline_s(pod: Template) -> int | None:
