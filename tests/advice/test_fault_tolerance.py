@@ -157,3 +157,31 @@ def test_without_known_values_there_are_no_edits() -> None:
 
 def test_nothing_makes_a_pod_again() -> None:
     assert fields({"apiVersion": "v1", "kind": "Pod"} | pod()) == ["kind"]
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "save_s", "grace"),
+    [
+        ("karpenter.sh/capacity-type", "spot", 60, 90),
+        ("eks.amazonaws.com/capacityType", "SPOT", 110, 120),
+        ("kubernetes.azure.com/scalesetpriority", "spot", 25, None),
+        ("kubernetes.azure.com/scalesetpriority", "spot", 60, "Azure takes a spot node 30 s after its notice"),
+        ("cloud.google.com/gke-spot", "true", 10, None),
+        ("cloud.google.com/gke-spot", "true", 20, "GKE takes a spot node 15 s after its notice"),
+        ("cloud.google.com/gke-spot", "false", 40, 70),
+        ("rack", "spot", 40, 70),
+    ],
+)
+def test_the_grace_period_is_not_longer_than_the_notice(
+    label: str, value: str, save_s: int, grace: int | str | None
+) -> None:
+    whole = job(pod(nodeSelector={label: value}))
+    del whole["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    found = list(lacks(Field(whole), Means(save_s)))
+    if grace is None:
+        assert not found
+    elif isinstance(grace, int):
+        assert [[edit.value for edit in one.edits] for one in found] == [[grace]]
+    else:
+        assert [(one.what[: len(grace)], one.edits) for one in found] == [(grace, ())]
+        assert found[0].field.path == ("spec", "template", "spec", "nodeSelector", label)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.spot_nodes import spot_nodes
 from dovetail.kube.manifests.templates import group_kind
 
 _DEFAULT_GRACE_S = 30
@@ -80,10 +81,21 @@ def pod_lacks(spec: Field, means: Means) -> Iterator[Lack]:
             yield Lack(hook, what, (put(hook, run),) if means.command else ())
     grace = spec.at("terminationGracePeriodSeconds")
     seconds = _DEFAULT_GRACE_S if not grace else grace.whole
+    wanted_s, spot = ceil(means.save_s) + _SPARE_S, spot_nodes(spec)
+    if spot is not None:
+        nodes, field = spot
+        wanted_s = min(wanted_s, nodes.notice_s)
+        if nodes.notice_s < means.save_s:
+            what = (
+                f"{nodes.cloud} takes a spot node {nodes.notice_s} s after its notice, and a checkpoint takes "
+                f"{means.save_s:g} s: no grace period saves it; count on the last periodic checkpoint"
+            )
+            yield Lack(field, what)
+            return
     if seconds is not None and seconds < means.save_s:
         default = "" if grace else ", the default,"
         what = f"{seconds} s{default} to end, and a checkpoint takes {means.save_s:g} s: the last one is incomplete"
-        yield Lack(grace, what, (put(grace, ceil(means.save_s) + _SPARE_S),))
+        yield Lack(grace, what, (put(grace, wanted_s),))
 
 
 def _mounted(spec: Field, container: Field, claim: str, named: bool) -> tuple[Edit, ...]:

@@ -45,6 +45,11 @@ class HostNeed(Struct, frozen=True):
         return max(self.loading, self.optimizer + self.pinned) + self.shared_memory + self.processes
 
 
+def serving_need(weight_bytes: int, ranks: int) -> HostNeed:
+    """The need of a server of these weights, with a process for each of the GPUs of one host."""
+    return HostNeed(ranks * min(_SHARD, weight_bytes), 0, 0, _SHM_SERVING if ranks > 1 else 0, ranks * _PROCESS)
+
+
 def host_need(
     model: Architecture, plan: Training | Serving, layout: ParallelLayout, parts: ModelParts, gpus_per_node: int
 ) -> HostNeed:
@@ -52,8 +57,7 @@ def host_need(
     ranks = min(layout.gpus, gpus_per_node)
     divided = layout.tp * layout.pp
     if isinstance(plan, Serving):
-        shared = _SHM_SERVING if ranks > 1 else 0
-        return HostNeed(ranks * min(_SHARD, parts.weights * divided), 0, 0, shared, ranks * _PROCESS)
+        return serving_need(parts.weights * divided, ranks)
     whole = model.parameters * 2
     loading = whole if plan.fsdp else ranks * (min(_SHARD, whole) if plan.level > 2 else -(-whole // divided))
     offloaded = 0

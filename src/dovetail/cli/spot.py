@@ -181,7 +181,11 @@ def _fixed(of: SourceDocument, means: Means) -> SourceDocument:
 
 
 def _missing_of(of: SourceDocument, name: str, lack: Lack) -> Missing:
-    return Missing(of.file, of.position(lack.field.path)[0], name, str(lack.field), lack.what, bool(lack.edits))
+    try:
+        fixable = bool(lack.edits) and bool(rewritten(of.text, lack.edits))
+    except NotRewritten:
+        fixable = False
+    return Missing(of.file, of.position(lack.field.path)[0], name, str(lack.field), lack.what, fixable)
 
 
 def _draw(found: Spot, job: Interrupted, path: Path) -> None:

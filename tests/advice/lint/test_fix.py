@@ -291,3 +291,26 @@ def test_every_fault_is_one_that_its_rule_mends(fault: Break, rule: str) -> None
             mended += rule in found and rule not in [one for one, _ in mendable(fixed(before, FACTS, RULES))]
             assert rule in found or rule not in ALWAYS, before.text
     assert mended
+
+
+def test_an_edit_that_would_change_more_is_not_fixable() -> None:
+    """Both containers have one mapping, and only one of them is to change."""
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n"
+    first = "  - {name: a, image: 'a:1', resources: {requests: %s{nvidia.com/gpu: 1}}}\n"
+    shared = pod + first % "&all " + "  - {name: b, image: 'a:1', resources: {limits: *all, requests: *all}}\n"
+    assert [one.fixable for one in lint([document("x", pod + first % "", 1)], FACTS, [BY_ID["G01"]])] == [True]
+    unequal = shared.replace("requests: *all}", "requests: {nvidia.com/gpu: 2}}")
+    found = list(lint([document("x", unequal, 1)], FACTS, [BY_ID["G02"]]))
+    assert [one.fixable for one in found] == [True]
+    whole = shared.replace("limits: *all, requests: *all", "limits: {nvidia.com/gpu: 2}, requests: *all")
+    refused = list(lint([document("x", whole, 1)], FACTS, [BY_ID["G02"]]))
+    assert [(bool(one.edits), one.fixable) for one in refused] == [(True, False)]
+    assert fixed(document("x", whole, 1), FACTS, [BY_ID["G02"]]).text == whole
+
+
+def test_the_text_of_a_finding_is_what_its_fix_does() -> None:
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - name: a\n    image: a:1\n"
+    text = pod + "    resources: {limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 2}}\n"
+    (found,) = lint([document("x", text, 1)], FACTS, [BY_ID["G02"]])
+    assert "write 1 for both" in found.message
+    assert fixed(document("x", text, 1), FACTS, [BY_ID["G02"]]).text == text.replace("gpu: 2", "gpu: 1")

@@ -36,7 +36,7 @@ PART = {
     "G18": r"",
     "G22": r"",
     "G26": r"requests no GPU",
-    "G28": r"",
+    "G28": r"GPUs: each takes|is the memory of",
     "G30": r"",
     "G31": r"ttlSecondsAfterFinished",
     "G35": r"components of the cluster",

@@ -330,7 +330,7 @@ x-part: &part
     <<: *part
 """
     (one,) = found("-", *ONLY, stdin=text)
-    assert (one["rule"], one["line"], one["fixable"]) == ("G01", 3, True)
+    assert (one["rule"], one["line"], one["fixable"]) == ("G01", 3, False)
     assert (
         "x-part: &part\n  image: train:1.4\n  resources: {requests: {nvidia.com/gpu: 1}}\n"
         in lint("-", *ONLY, "--fix", stdin=text).stdout

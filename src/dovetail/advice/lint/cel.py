@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
+from dovetail.advice.lint.pods import FRAMEWORK
 from dovetail.advice.lint.rule import Facts
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.kube.manifests.templates import HOLDERS
@@ -95,6 +96,11 @@ def gpus(container: str, name: str = text(GPU)) -> str:
 def words(container: str) -> str:
     """The command and the arguments, joined by spaces."""
     return f"({container}.c.?command.orValue([]) + {container}.c.?args.orValue([])).join(' ')"
+
+
+def runs_framework(container: str) -> str:
+    """As `pods.runs_framework`."""
+    return matches(f"({container}.c.?image.orValue('') + ' ' + {words(container)})", FRAMEWORK)
 
 
 def env(container: str, name: str, found: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, json_patch
 from dovetail.advice.lint.field import Field, Path
-from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.lint.mentions import applicable
+from dovetail.advice.lint.pods import WholeField, templates_of
+from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules import BY_ID
 from dovetail.advice.lint.source import SourceDocument, Unreadable
@@ -25,7 +28,7 @@ _NOT_READ = "Nothing in this document was checked."
 _NOT_SILENCED = "The comment silences nothing."
 
 
-class LintFinding(Struct, frozen=True):
+class LintFinding(Struct, frozen=True, dict=True):
     """A finding in a file. `line` and `column` count from 1; `line` is 0 for the whole file."""
 
     rule: str
@@ -40,11 +43,17 @@ class LintFinding(Struct, frozen=True):
     guess: bool
     edits: tuple[Edit, ...]
     patch: tuple[dict[str, Any], ...]
+    document: SourceDocument | None = None
 
-    @property
+    @cached_property
     def fixable(self) -> bool:
-        """Whether edits fix it."""
-        return bool(self.edits)
+        """Whether edits fix it, and can be made in the text: not where they would change more than that."""
+        if self.document is None or not self.edits:
+            return False
+        try:
+            return bool(rewritten(self.document.text, self.edits, self.document.value))
+        except NotRewritten:
+            return False
 
 
 def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
@@ -74,7 +83,9 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
         else:
             valid.append(one)
     silence = Silence(valid)
-    for whole in document.objects():
+    rules = applicable(rules, document.text)
+    for read in document.objects():
+        whole = WholeField(read.value, read.path)
         name = name_of(whole)
         for rule, found in _found(whole, facts, rules):
             line, column = document.position(found.field.path)
@@ -85,7 +96,7 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             yield LintFinding(
                 rule.id, level, document.file, line, column, name, str(found.field), found.message,
                 found.effect or rule.effect,
-                found.guess, found.edits, patch,
+                found.guess, found.edits, patch, document,
             )  # fmt: skip
 
 
@@ -107,13 +118,15 @@ def _nested(one: Path, other: Path) -> bool:
 
 
 def _all_found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, RuleMatch]]:
-    pods = tuple(templates_of(whole))
+    pods = templates_of(whole)
     for rule in rules:
         if rule.whole is not None:
-            yield from ((rule, found) for found in rule.whole(whole, facts))
+            for found in rule.whole(whole, facts):
+                yield rule, found
         if rule.template is not None:
             for pod in pods:
-                yield from ((rule, found) for found in rule.template(pod, facts))
+                for found in rule.template(pod, facts):
+                    yield rule, found
 
 
 def name_of(whole: Field) -> str:

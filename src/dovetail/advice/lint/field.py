@@ -25,9 +25,11 @@ class Field(Struct, frozen=True):
         value = self.value
         for step in steps:
             if isinstance(step, str):
-                value = value.get(step) if isinstance(value, dict) else None
+                value = value.get(step) if type(value) is dict else None
+            elif type(value) is list and step < len(value):
+                value = value[step]
             else:
-                value = value[step] if isinstance(value, list) and step < len(value) else None
+                value = None
         return Field(value, self.path + steps)
 
     def each(self) -> Iterator[Field]:

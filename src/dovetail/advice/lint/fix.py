@@ -22,7 +22,7 @@ def fixed(of: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> SourceDocu
     """The document with its text fixed, or the same document if nothing can be fixed."""
     refused: set[tuple[str, str]] = set()
     for _ in range(_MOST):
-        findings = (one for one in lint((of,), facts, rules) if one.fixable and (one.rule, one.path) not in refused)
+        findings = (one for one in lint((of,), facts, rules) if one.edits and (one.rule, one.path) not in refused)
         finding = next(findings, None)
         if finding is None:
             break

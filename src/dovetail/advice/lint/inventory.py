@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.lint.pods import templates_of, words_of
 from dovetail.advice.lint.rule import Facts, KnownNode
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -42,7 +42,7 @@ def facts_of(objects: Iterable[Field]) -> Facts:
 
 def _schedules_for(container: Field) -> Iterator[str]:
     """The schedulerNames that a container serves, by its arguments or its image."""
-    words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+    words = words_of(container)
     named = _SCHEDULER_ARGUMENT.findall(words)
     if named:
         yield from named

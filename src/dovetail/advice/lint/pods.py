@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.shapes import shape_of
 from dovetail.core.bounded_cache import remembered
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU, SHARED_GPU
@@ -17,6 +19,14 @@ from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.manifests.templates import group_kind, templates
 
 _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
+
+FRAMEWORK = (
+    r"(?i)torch|tensorflow|keras|\bjax|vllm|sglang|llm|llama|tgi|text-generation|deepspeed|nemo|megatron|nccl|\bmpi|"
+    r"horovod|accelerate|python|\bray\b|paddle|transformer|triton|tensorrt|jupyter|notebook|train|tun(e|ing)|infer|"
+    r"serv(e|ing)\b|model|diffusion|\bnim\b"
+)
+"""A pattern, in the common part of Python's and RE2's syntax."""
+_FRAMEWORK = re.compile(FRAMEWORK)
 
 
 @remembered(64)
@@ -41,11 +51,36 @@ def count(field: Field) -> int | None:
     return int(value) if value is not None and value.denominator == 1 else None
 
 
+class ContainerField(Field, frozen=True, dict=True):
+    """A container of a pod, for many rules."""
+
+    @cached_property
+    def gpus(self) -> tuple[tuple[str, Field], ...]:
+        """As `gpus_of`."""
+        return tuple(_gpus(self))
+
+    @cached_property
+    def words(self) -> str:
+        """As `words_of`."""
+        return _words(self)
+
+
+class WholeField(Field, frozen=True, dict=True):
+    """An object, for many rules."""
+
+    @cached_property
+    def pods(self) -> tuple[Template, ...]:
+        """As `templates_of`."""
+        return tuple(_templates(self))
+
+
 class Template(Struct, frozen=True, dict=True):
-    """A pod template. `whole` is the object, `field` the template (for a Pod, the Pod itself)."""
+    """A pod template. `whole` is the object, `field` the template (for a Pod, the Pod itself). `partial`: a runtime or
+    a preset, which is another object, adds to it: what is missing here may be there."""
 
     whole: Field
     field: Field
+    partial: bool = False
 
     @cached_property
     def group_kind(self) -> tuple[str, str]:
@@ -63,11 +98,11 @@ class Template(Struct, frozen=True, dict=True):
     @cached_property
     def containers(self) -> tuple[Field, ...]:
         """The containers, without init containers."""
-        return tuple(self.spec.at("containers").each())
+        return tuple(map(_container, self.spec.at("containers").each()))
 
     @cached_property
     def init_containers(self) -> tuple[Field, ...]:
-        return tuple(self.spec.at("initContainers").each())
+        return tuple(map(_container, self.spec.at("initContainers").each()))
 
     @cached_property
     def all_containers(self) -> tuple[Field, ...]:
@@ -82,6 +117,25 @@ class Template(Struct, frozen=True, dict=True):
     def gpus(self) -> int:
         """The total of whole GPUs, MIG devices and shared replicas that the containers request, as far as readable."""
         return sum(max(count(amount) or 0, 0) for container in self.containers for _, amount in gpus_of(container))
+
+    @cached_property
+    def asked(self) -> Mapping[str, tuple[int, Field]]:
+        """For each GPU resource, the number that the pod needs at the same time, and the field that requests the most.
+        Init containers run one by one before the others, except sidecars."""
+        found: dict[str, tuple[int, Field]] = {}
+        sums: dict[str, int] = {}
+        beside = [one for one in self.init_containers if one.at("restartPolicy").text == "Always"]
+        for container in (*self.containers, *beside):
+            for name, amount in gpus_of(container):
+                sums[name] = sums.get(name, 0) + max(count(amount) or 0, 0)
+                if name not in found or (count(amount) or 0) > found[name][0]:
+                    found[name] = count(amount) or 0, amount
+        found = {name: (sums[name], field) for name, (_, field) in found.items()}
+        for container in self.init_containers:
+            for name, amount in gpus_of(container):
+                if (count(amount) or 0) > found.get(name, (0,))[0]:
+                    found[name] = count(amount) or 0, amount
+        return found
 
     @cached_property
     def uses_gpu(self) -> bool:
@@ -100,8 +154,27 @@ class Template(Struct, frozen=True, dict=True):
                 yield entry.at("name").text, entry
 
 
-def gpus_of(container: Field) -> Iterator[tuple[str, Field]]:
+def words_of(container: Field) -> str:
+    """The command and the arguments, in one line."""
+    return container.words if isinstance(container, ContainerField) else _words(container)
+
+
+def _words(container: Field) -> str:
+    return " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+
+
+def runs_framework(container: Field) -> bool:
+    """Whether the image or the command names a framework, a server of models, or training: such a program has several
+    processes for several GPUs."""
+    return _FRAMEWORK.search(f"{container.at('image').text} {words_of(container)}") is not None
+
+
+def gpus_of(container: Field) -> tuple[tuple[str, Field], ...]:
     """(resource, amount) of each GPU resource: the limit, or the request if there is no limit."""
+    return container.gpus if isinstance(container, ContainerField) else tuple(_gpus(container))
+
+
+def _gpus(container: Field) -> Iterator[tuple[str, Field]]:
     limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
     for name, amount in limits.entries():
         if is_gpu(name):
@@ -111,7 +184,20 @@ def gpus_of(container: Field) -> Iterator[tuple[str, Field]]:
             yield name, amount
 
 
-def templates_of(whole: Field) -> Iterator[Template]:
-    """The pod templates of an object."""
+def templates_of(whole: Field) -> tuple[Template, ...]:
+    """The pod templates of an object, and its pods that have none."""
+    return whole.pods if isinstance(whole, WholeField) else tuple(_templates(whole))
+
+
+def _container(field: Field) -> Field:
+    """Pods without a template have containers whose parts are from several places: these are left as they are."""
+    return ContainerField(field.value, field.path) if type(field) is Field else field
+
+
+def _templates(whole: Field) -> Iterator[Template]:
+    shape = shape_of(group_kind(whole.value))
+    if shape is not None:
+        yield from (Template(whole, one.field, one.partial) for one in shape(whole))
+        return
     for path, _ in templates(whole.value):
         yield Template(whole, whole.at(*path))

@@ -25,16 +25,18 @@ class NotRewritten(Exception):
     """The edit would change other parts of the text."""
 
 
-def rewritten(text: str, edits: Iterable[Edit]) -> str:
-    """The text of one document with the edits applied in order. Raises NotRewritten."""
+def rewritten(text: str, edits: Iterable[Edit], value: Any = None) -> str:
+    """The text of one document with the edits applied in order. `value` is that of the text, if it is known already.
+    Raises NotRewritten."""
     try:
         for edit in edits:
             root = yaml.compose(text, Loader)
-            meant = edited(_value(text), (edit,))
+            meant = edited(_value(text) if value is None else value, (edit,))
             if root is None:
                 raise NotRewritten("the document is empty")
             text = _Text(text, root).made(edit)
-            if _value(text) != meant:
+            value = _value(text)
+            if value != meant:
                 raise NotRewritten(f"{edit.op} at {edit.path} would change more than that")
     except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise NotRewritten(str(error)) from error

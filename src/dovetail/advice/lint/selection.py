@@ -104,23 +104,9 @@ def gpu_nodes(facts: Facts) -> tuple[KnownNode, ...]:
     )
 
 
-def asked(pod: Template) -> dict[str, tuple[int, Field]]:
-    """For each GPU resource, the number that the pod needs at the same time, and the field that requests the most. Init
-    containers run one by one before the others, except sidecars."""
-    found: dict[str, tuple[int, Field]] = {}
-    sums: dict[str, int] = {}
-    beside = [one for one in pod.init_containers if one.at("restartPolicy").text == "Always"]
-    for container in (*pod.containers, *beside):
-        for name, amount in gpus_of(container):
-            sums[name] = sums.get(name, 0) + max(count(amount) or 0, 0)
-            if name not in found or (count(amount) or 0) > found[name][0]:
-                found[name] = count(amount) or 0, amount
-    found = {name: (sums[name], field) for name, (_, field) in found.items()}
-    for container in pod.init_containers:
-        for name, amount in gpus_of(container):
-            if (count(amount) or 0) > found.get(name, (0,))[0]:
-                found[name] = count(amount) or 0, amount
-    return found
+def asked(pod: Template) -> Mapping[str, tuple[int, Field]]:
+    """For each GPU resource, the number that the pod needs at the same time, and the field that requests the most."""
+    return pod.asked
 
 
 def suited(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:

@@ -15,7 +15,8 @@ from functools import lru_cache
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count
+from dovetail.advice.lint.peers import divides_ranks
+from dovetail.advice.lint.pods import Template, count, words_of
 from dovetail.core.model import GPU
 
 SERVER_IMAGE = re.compile(
@@ -49,13 +50,13 @@ def served(pod: Template, container: Field) -> ServedModel | None:
     """The model of a server that alone loads all of it; None if it is unknown, or not in 16 bits."""
     image = container.at("image").text.partition("@")[0]
     path, slash, last = image.rpartition("/")
-    words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+    words = words_of(container)
     if not (SERVER_IMAGE.fullmatch(path + slash + last.partition(":")[0]) or _SERVER_COMMAND.search(words)):
         return None
     variables = {name: entry.at("value").text for name, entry in pod.env(container)}
     words = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), f"{words} --model {variables.get('MODEL_ID', '')}")
     found = _MODEL.search(words)
-    several = SEVERAL_PODS.search(words) or pod.group_kind[1] == "LeaderWorkerSet"
+    several = SEVERAL_PODS.search(words) or pod.group_kind[1] == "LeaderWorkerSet" or divides_ranks(pod)
     # TGI reads QUANTIZE, and other images other names.
     settings = " ".join(f"{name} {value}" for name, value in variables.items() if value)
     other = _OTHER_FORMAT.search(f"{words} {settings}")

@@ -26,6 +26,8 @@ MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
+_WRAPPER = "AppWrapper"
+"""https://github.com/project-codeflare/appwrapper: its components are the objects that it makes."""
 _BRACES = re.compile(r"\{\{|\{%|<%")
 
 
@@ -117,15 +119,23 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
 def _tree(text: str) -> yaml.Node | None:
     """The tree with marks of a readable text. It is ten times as large as the value, and only findings need it: those
     of a text come one after another."""
-    loader = Loader(text)
+    merges = "<<" in text
+    loader = Loader(text) if merges else _Marks(text)
     try:
         root = loader.get_single_node()
-        if root is not None and "<<" in text:
+        if root is not None and merges:
             # This puts the pairs of merge keys in their place.
             loader.construct_document(root)
         return root
     finally:
         loader.dispose()
+
+
+class _Marks(Loader):
+    """A loader of marks alone: what the values are does not matter."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        return ""
 
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:
@@ -143,6 +153,10 @@ def _parts(text: str) -> Iterator[tuple[str, int]]:
 
 def _flat(field: Field) -> Iterator[Field]:
     kind = field.at("kind").text
+    wrapped = list(field.at("spec", "components").each()) if kind == _WRAPPER else []
+    if wrapped:
+        yield from (inner for one in wrapped for inner in _flat(one.at("template")))
+        return
     items = field.at("items")
     if not (kind.endswith("List") and isinstance(items.value, list)):
         if field:

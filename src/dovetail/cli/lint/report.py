@@ -18,10 +18,11 @@ from msgspec import Struct
 from dovetail import __version__
 from dovetail.advice.lint.engine import UNREADABLE, LintFinding
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Rule, Severity
 from dovetail.advice.lint.rules.gangs import GROUPS
 from dovetail.cli.output import count, versioned
-from dovetail.kube.manifests.templates import group_kind, holds_templates, templates
+from dovetail.kube.manifests.templates import group_kind, holds_templates
 
 _PLURALS = {Severity.INFO: "info"}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
@@ -104,7 +105,7 @@ def _known(whole: Field) -> bool:
     own = kind and ("." not in group or group.endswith((".k8s.io", "dovetail.dev")))
     configures_nvidia = bool(whole.at("mig-configs") or whole.at("sharing"))
     known = bool(own) or (group, kind) in GROUPS or configures_nvidia
-    return known or holds_templates(whole.value) or any(templates(whole.value))
+    return known or holds_templates(whole.value) or any(templates_of(whole))
 
 
 def _kind(whole: Field) -> str:

@@ -15,7 +15,7 @@ from dovetail.advice.lint.rule import Facts, Severity
 from dovetail.advice.lint.rules import BY_ID
 from dovetail.advice.lint.source import documents
 from tests.advice.lint.linted import findings, objects
-from tests.advice.lint.rules.test_rules import cases
+from tests.advice.lint.rules.cases_of import cases
 
 POD = """\
 apiVersion: v1

@@ -20,6 +20,8 @@ WITHOUT_POLICY: dict[str, str] = {
     "G46": "It calls the functions of the scheduler, also on other objects of a gang.",
     "G49": "It needs the sizes of models and of the memory of GPUs.",
     "G50": "It needs the GPUs of all nodes.",
+    "G51": "It needs the table of instance types.",
+    "G52": "It needs the objects of which the scheduler makes a gang.",
 }
 """The reason why CEL cannot express a rule, by its id."""
 

@@ -17,6 +17,7 @@ from dovetail.advice.lint.cel import (
     is_whole,
     matches,
     only,
+    runs_framework,
     text,
     texts,
     words,
@@ -94,7 +95,7 @@ _ARE_EQUAL = each(
     f"c.limits.filter(n, {_IS_GPU} && n in c.requests && ({_ARE_VALID} == 1 || {_ARE_VALID} == 2 && "
     "quantity(string(c.requests[n])).compareTo(quantity(string(c.limits[n]))) != 0))"
     f".map(n, {_at('requests')} + n + ': the request is ' + string(c.requests[n]) + ' and the limit is ' + "
-    "string(c.limits[n]) + ': remove the request')",
+    "string(c.limits[n]) + ': write ' + string(c.limits[n]) + ' for both')",
 )
 _AMOUNT = "string(c.SIDE[n])"
 _ARE_WHOLE = _of_sides(
@@ -183,7 +184,7 @@ _HAVE_MEMORY = each(
     f"p.containers.filter(c, 'memory' in c.limits && isQuantity({_LIMIT}) && {text(GPU)} in c.limits)",
     "c",
     finding(
-        f"{gpus('c')} > 1 && sign(quantity({_LIMIT})) != 0 && "
+        f"{gpus('c')} > 1 && {runs_framework('c')} && sign(quantity({_LIMIT})) != 0 && "
         f"quantity({_LIMIT}).isLessThan(quantity(string({gpus('c')}) + 'Gi'))",
         f"c.at + '.resources.limits[memory]: ' + {_LIMIT} + ' for the processes of ' + string({gpus('c')})",
         "' GPUs: each takes more than 1 GiB of host memory for CUDA and the framework alone'",
@@ -233,7 +234,9 @@ POLICIES = {
         omits="the configuration of the device plugin, which may allow it",
     ),
     "G28": Cel(
-        _HAVE_MEMORY, omits="the memory of the nodes' GPUs: only that of the GPUs that the pod selects, and of an H200"
+        _HAVE_MEMORY,
+        omits="the memory of the nodes' GPUs, and what served models need: only that of the GPUs that the pod selects, "
+        "and of an H200",
     ),
     "G42": Cel(_INIT_GPUS),
     "G48": Cel(_HAVE_GPUS),

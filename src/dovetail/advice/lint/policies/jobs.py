@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dovetail.advice.fault_tolerance import RULES as TO_AN_END
 from dovetail.advice.lint.cel import Cel, finding, matches, only, text, texts, words
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.rule import Facts
 from dovetail.advice.lint.rules.gangs import KNOWN, MARKS
-from dovetail.advice.lint.rules.jobs import SPOT
+from dovetail.advice.lint.rules.jobs import ENDING
+from dovetail.advice.spot_nodes import SPOT_NODES, SpotNodes
 
 _TRAINING = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
 _REPLICAS = (
@@ -80,9 +80,7 @@ def _schedulers(facts: Facts) -> str:
     return only("p.uses", f"({' + '.join(found)})")
 
 
-_ENDS = texts(
-    f"{group}/{kind}" if group else kind for group, kind in TO_AN_END if (group, kind) != ("ray.io", "RayCluster")
-)
+_ENDS = texts(f"{group}/{kind}" if group else kind for group, kind in sorted(ENDING))
 _TO_AN_END = (
     f"p.uses && variables.kind in {_ENDS} && "
     "(variables.kind != 'Pod' || p.spec.?restartPolicy.orValue('') in ['Never', 'OnFailure'])"
@@ -92,15 +90,14 @@ _SINGLE = (
     f"(size({_TERMS}) == 1 ? {_TERMS}[0].?matchExpressions.orValue([]) : []).filter(e, e.?operator.orValue('') == "
     f"'In' && size(e.?values.orValue([])) == 1)"
 )
-_GKE = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 _SPOT = (
     "(p.spec.?nodeSelector.orValue({}).exists(k, k + '=' + string(p.spec.nodeSelector[k]) in SPOT) || "
     f"{_SINGLE}.exists(e, e.?key.orValue('') + '=' + string(e.values[0]) in SPOT))"
 )
 
 
-def _on_spot(labels: dict[str, str]) -> str:
-    return _SPOT.replace("SPOT", texts(f"{key}={value}" for key, value in labels.items()))
+def _on_spot(*nodes: SpotNodes) -> str:
+    return _SPOT.replace("SPOT", texts(f"{one.label}={one.value}" for one in nodes))
 
 
 _JOB = "(variables.kind == 'batch/CronJob' ? object.?spec.?jobTemplate.?spec : object.?spec)"
@@ -123,27 +120,25 @@ _STORES = (
     + ")"
 )
 _ALL_STORE = f"{_TRAINERS}.all(c, {_STORES})"
-_NOTICE_S = 120
-_ENDS_EARLY = (
-    f"p.spec.?terminationGracePeriodSeconds.orValue(30) < {_NOTICE_S} && "
-    f"{_TRAINERS}.exists(c, !has(c.c.lifecycle) || !has(c.c.lifecycle.preStop))"
+_NO_HOOK = f"{_TRAINERS}.exists(c, !has(c.c.lifecycle) || !has(c.c.lifecycle.preStop))"
+_EARLY = " + ".join(
+    finding(
+        f"{_ALL_STORE} && {_NO_HOOK} && {_on_spot(one)} && "
+        f"p.spec.?terminationGracePeriodSeconds.orValue(30) < {one.notice_s}",
+        f"p.at + 'spec.terminationGracePeriodSeconds: {one.cloud} reclaims a spot node {one.notice_s} s after a "
+        f"notice, and no preStop hook saves: write {one.notice_s}'",
+    )
+    for one in SPOT_NODES
 )
-_NOT_GKE = {key: value for key, value in SPOT.items() if key not in _GKE}
 _INTERRUPTED = only(
-    f"{_TO_AN_END} && size(p.asking) > 0 && {_on_spot(SPOT)} && !{_DEADLINES}.exists(d, d <= 3600)",
+    f"{_TO_AN_END} && size(p.asking) > 0 && {_on_spot(*SPOT_NODES)} && !{_DEADLINES}.exists(d, d <= 3600)",
     "("
     + finding(
         f"!{_ALL_STORE}",
         "p.at + 'spec: a spot node can be reclaimed at any time, and checkpoints would be lost with the pod: mount a "
         "PersistentVolumeClaim, or name an object store'",
     )
-    + " + "
-    + finding(
-        f"{_ALL_STORE} && {_ENDS_EARLY} && {_on_spot(_NOT_GKE)}",
-        f"p.at + 'spec.terminationGracePeriodSeconds: a spot node is reclaimed {_NOTICE_S} s after a notice, and no "
-        f"preStop hook saves: write {_NOTICE_S}'",
-    )
-    + ")",
+    + f" + {_EARLY})",
 )
 _WIDE = f"{_JOB}.?parallelism.orValue(1)"
 _TOGETHER = (
@@ -205,7 +200,11 @@ POLICIES = {
     ),
     "G13": Cel(in_cluster=_schedulers, omits="misspelt names of schedulers, where none are known"),
     "G29": Cel(_INTERRUPTED),
-    "G30": Cel(_DISRUPTED, omits="the labels of the nodes: only jobs that select nodes of Karpenter"),
+    "G30": Cel(
+        _DISRUPTED,
+        omits="the labels of the nodes, JobSets, training runtimes and Volcano's Jobs: only Jobs and those of Kubeflow "
+        "that select nodes of Karpenter",
+    ),
     "G31": Cel(whole=_KEPT_NOT, omits="backoffLimit, which the API server fills in"),
     "G35": Cel(_PRIORITY, omits="the priority classes of the cluster: only those of Kubernetes' components"),
     "G40": Cel(_NOTEBOOK, omits="Kubeflow's notebooks, which their controller may end"),

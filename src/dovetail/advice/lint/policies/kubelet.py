@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, text
+from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, runs_framework, text
 from dovetail.advice.lint.rules.lifecycle import TRAINING
 from dovetail.advice.lint.served import SERVER_IMAGE
 from dovetail.core.model import GPU
@@ -68,7 +68,7 @@ _SHARED_MEMORY = only(
         "p.asking",
         "c",
         finding(
-            f"size({_MOUNTS}) == 0 && {gpus('c')} > 1",
+            f"size({_MOUNTS}) == 0 && {gpus('c')} > 1 && {runs_framework('c')}",
             f"c.at + ': ' + string({gpus('c')}) + ' GPUs, and /dev/shm has only 64 MiB: mount a memory volume there'",
         )
         + " + "

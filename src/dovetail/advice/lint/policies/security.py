@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dovetail.advice.lint.cel import Cel, asked, counted, each, env, finding, gpus, matches, only, text, texts
-from dovetail.advice.lint.rules.images import LARGE
+from dovetail.advice.lint.rules.images import LARGE, MOVING
 from dovetail.advice.lint.rules.security import OWNER_WORDS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.translate.annotations import PREFIX, TABLE, WRITTEN_BY_US
@@ -127,6 +127,7 @@ def _unknown_keys(meta: str, at: str) -> str:
 _IMAGE = "c.c.?image.orValue('')"
 _BARE = f"{_IMAGE}.split('@')[0]"
 _LARGE = f"^((index\\.docker\\.io|registry-1\\.docker\\.io|docker\\.io)/)?({LARGE.pattern})(:[^/]*)?$"
+_TAG = ":(" + MOVING.pattern.replace(".*", "[^/:]*") + ")$"
 _VALID = f"{_IMAGE} != '' && !" + matches(_IMAGE, r"[\s{}$<>]") + " && !" + matches(_BARE, "[A-Z][^/:]*(:[^/]*)?$")
 _MOVING = only(
     "p.uses",
@@ -139,7 +140,7 @@ _MOVING = only(
         )
         + " + "
         + finding(
-            matches(_BARE, ":(latest|latest[-_.][^/:]*|[^/:]*[-_.]latest)$"),
+            matches(_BARE, _TAG),
             f"c.at + '.image: ' + {_IMAGE} + ' is a different image after each push: write a version, or a digest'",
         ),
     )
@@ -147,7 +148,7 @@ _MOVING = only(
     + f"p.computing.filter(c, {_VALID} && c.c.?imagePullPolicy.orValue('') == 'Always' && "
     + matches(_BARE, _LARGE)
     + f" && ({matches(_IMAGE, '@.')} || {matches(_BARE, ':[^:/]+$')} && !"
-    + matches(_BARE, ":(latest|latest[-_.][^/:]*|[^/:]*[-_.]latest)$")
+    + matches(_BARE, _TAG)
     + f")).map(c, c.at + '.imagePullPolicy: ' + {_IMAGE} + ' never changes, and is large: write IfNotPresent')",
 )
 

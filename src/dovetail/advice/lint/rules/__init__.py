@@ -10,6 +10,7 @@ from dovetail.advice.lint.rules import (
     devices,
     gangs,
     images,
+    instance_types,
     jobs,
     kubelet,
     lifecycle,
@@ -24,6 +25,7 @@ from dovetail.advice.lint.rules import (
     refusals,
     rollouts,
     security,
+    starts,
     taints,
     volumes,
 )
@@ -34,6 +36,7 @@ _MODULES = (
     devices,
     gangs,
     images,
+    instance_types,
     jobs,
     kubelet,
     lifecycle,
@@ -48,6 +51,7 @@ _MODULES = (
     refusals,
     rollouts,
     security,
+    starts,
     taints,
     volumes,
 )

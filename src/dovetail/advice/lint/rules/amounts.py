@@ -55,7 +55,10 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for name, limit in resources.at("limits").entries():
             request = resources.at("requests", name)
             if is_gpu(name) and request and amount(request) != amount(limit):
-                message = f"{name}: the request is {request.value} and the limit is {limit.value}: remove the request"
+                message = (
+                    f"{name}: the request is {request.value} and the limit is {limit.value}: write {limit.value} for "
+                    f"both, or {request.value} if that is what the pod needs"
+                )
                 yield RuleMatch(request, message, (put(request, limit.value),))
 
 

@@ -25,7 +25,7 @@ _SIMILARITY, _MISSPELT = 0.6, 0.95
 
 def _unknown_claim(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     known = [claim.at("name").text for claim in pod.spec.at("resourceClaims").each()]
-    for container in pod.all_containers:
+    for container in () if pod.partial else pod.all_containers:
         for claim in container.at("resources", "claims").each():
             name = claim.at("name")
             if name.text and name.text not in known:

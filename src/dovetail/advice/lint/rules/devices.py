@@ -17,11 +17,11 @@ from typing import Any
 import yaml
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count, gpus_of
+from dovetail.advice.lint.peers import peers_of
+from dovetail.advice.lint.pods import Template, count, gpus_of, words_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.model import GPU
-from dovetail.kube.manifests.templates import group_kind
 from dovetail.kube.yaml_text import read_yaml
 
 _SHARED = ".shared"
@@ -77,7 +77,7 @@ def _read(text: str) -> Any:
 def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers:
         instances = [amount for name, amount in gpus_of(container) if name.startswith(_MIG)]
-        words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+        words = words_of(container)
         collective = _COLLECTIVE.search(words)
         if collective and sum(count(amount) or 0 for amount in instances) > 1:
             message = f"`{collective[0]}` needs peer-to-peer access, which MIG devices do not have: request {GPU}"
@@ -103,12 +103,16 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         added = {one.text for one in security.at("capabilities", "add").each()}
         if offered and name not in offered:
             yield RuleMatch(amount, f"no node offers {name}; the nodes offer {', '.join(offered)}")
-        elif name.startswith(_HOST_RDMA) and not security.at("privileged").value and not added & {"IPC_LOCK", "ALL"}:
+        elif (
+            name.startswith(_HOST_RDMA)
+            and not (pod.partial or security.at("privileged").value)
+            and not added & {"IPC_LOCK", "ALL"}
+        ):
             message = (
                 f"{name} needs the capability IPC_LOCK: add it, unless the container runtime raises RLIMIT_MEMLOCK"
             )
             yield RuleMatch(amount, message, guess=True)
-    if not asked and _spans_nodes(pod):
+    if not asked and peers_of(pod) > 1:
         yield from _left_out(pod, facts)
 
 
@@ -133,18 +137,6 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 def _fits(pod: Template, node: KnownNode) -> bool:
     return pod.gpus > 1 and allows(pod, node) and offers(node, GPU) >= pod.gpus
-
-
-def _spans_nodes(pod: Template) -> bool:
-    """Whether several of these pods work together: roles of a Kubeflow job, and indexed Jobs with full parallelism."""
-    whole = pod.whole
-    group, kind = group_kind(whole.value)
-    if group == "kubeflow.org" and kind.endswith("Job"):
-        return (whole.at(*pod.field.path[:-1], "replicas").whole or 1) > 1
-    spec = whole.at("spec")
-    wide = spec.at("parallelism").whole or 1
-    indexed = spec.at("completionMode").text == "Indexed" and spec.at("completions").whole == wide
-    return (group, kind) == ("batch", "Job") and indexed and wide > 1
 
 
 _POD = """\

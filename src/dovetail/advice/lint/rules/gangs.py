@@ -180,7 +180,7 @@ def _of_names(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
             if (field := _gang_min(pod, name))
         ]
         wanted, other, least = max(written, key=lambda one: one[0], default=(0, whole, whole))
-        together = _together(members) if wanted and other == whole else None
+        together = _together(members) if wanted and other.value == whole.value else None
         if together is not None:
             yield from _compared(least, wanted, together, guess=_are_bare(members))
 
@@ -261,7 +261,7 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             if carried and named.text in KNOWN - mark.readers:
                 readers = " or ".join(sorted(mark.readers))
                 yield RuleMatch(named, f"{named.text} does not read {key} of the pod: write {readers}, or remove {key}")
-            elif carried and not named.text and mark.meant:
+            elif carried and not named.text and mark.meant and not pod.partial:
                 reader = mark.meant
                 missing = facts.schedulers is not None and reader not in facts.schedulers
                 what = f"no {reader} is installed" if missing else f"write schedulerName: {reader}"

@@ -19,7 +19,7 @@ from dovetail.advice.lint.selection import may_run
 
 Cuda = tuple[int, int]
 
-_MOVING = re.compile(r"latest|latest[-_.].*|.*[-_.]latest")
+MOVING = re.compile(r"latest|latest[-_.].*|.*[-_.]latest|nightly|main|master|edge")
 LARGE = re.compile(
     r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|nemo|tritonserver|tensorrt|physicsnemo/physicsnemo|rapidsai/\w+|"
     r"tensorrt-llm/\w+|cuda-quantum)|nvcr\.io/nim/.*|vllm/vllm-openai|lmsysorg/sglang|pytorch/pytorch|rayproject/ray-ml|"
@@ -82,7 +82,7 @@ def _moving(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         policy = container.at("imagePullPolicy")
         if not image.digest and not image.tag:
             yield RuleMatch(field, f"{field.text} has no tag, which means latest: write a version, or a digest")
-        elif not image.digest and _MOVING.fullmatch(image.tag):
+        elif not image.digest and MOVING.fullmatch(image.tag):
             yield RuleMatch(field, f"{field.text} is a different image after each push: write a version, or a digest")
         elif policy.text == "Always" and LARGE.fullmatch(image.name):
             yield RuleMatch(policy, f"{field.text} never changes, and is large: write imagePullPolicy: IfNotPresent")

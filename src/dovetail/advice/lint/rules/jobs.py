@@ -4,7 +4,7 @@
 They report only where work is lost:
 - G29: pods that run to completion, require spot nodes by node selector or affinity, and have no deadline within an
   hour. `fault_tolerance` checks what such a pod lacks. A pod that stores checkpoints also needs a hook or a grace
-  period of two minutes; not on GKE, which gives 15 s in any case.
+  period as long as the notice of its cloud.
 - G30: pods that run to completion, are long (a deadline of four hours or more, or several pods that work together) and
   store nothing that outlives them, if the node selector or the nodes of the inventory have Karpenter's labels. Cluster
   Autoscaler is not checked: no object shows whether it runs.
@@ -21,60 +21,45 @@ from functools import lru_cache
 from dovetail.advice.fault_tolerance import RULES as TO_AN_END
 from dovetail.advice.fault_tolerance import Means, pod_lacks
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.peers import work_together
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
+from dovetail.advice.spot_nodes import required_labels, spot_nodes
 from dovetail.kube.manifests.templates import group_kind
 
-_NOTICE_S = 120
-"""From notice to interruption on AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html."""
 _SHORT_S, _LONG_S = 3600, 4 * 3600
-_GKE_SPOT = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
-SPOT = {
-    **dict.fromkeys(_GKE_SPOT, "true"),
-    "karpenter.sh/capacity-type": "spot",
-    "eks.amazonaws.com/capacityType": "SPOT",
-    "kubernetes.azure.com/scalesetpriority": "spot",
-}
 _KARPENTER = "karpenter.sh/"
 _STAYS = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 _JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
-_SERVICES = {("ray.io", "RayCluster")}
+ENDING = {
+    *TO_AN_END.keys() - {("ray.io", "RayCluster"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")},
+    *(("trainer.kubeflow.org", kind) for kind in ("TrainingRuntime", "ClusterTrainingRuntime")),
+    *(("argoproj.io", kind) for kind in ("Workflow", "CronWorkflow")),
+    *(("tekton.dev", kind) for kind in ("TaskRun", "PipelineRun")),
+}
+"""Kinds that run to an end."""
 _SERVES = ("Deployment", "StatefulSet")
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
 
 def _to_an_end(pod: Template) -> bool:
     """Whether the pod runs to completion, with GPUs."""
-    kind = group_kind(pod.whole.value)
-    ends = kind in TO_AN_END and kind not in _SERVICES
+    kind = pod.group_kind
     alone = kind == ("", "Pod")
-    return pod.uses_gpu and ends and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
-
-
-def _required(pod: Template) -> Iterator[tuple[str, Field]]:
-    """(label, field) of each node label with exactly one allowed value. Affinity counts only with a single term, as the
-    terms are alternatives."""
-    yield from pod.spec.at("nodeSelector").entries()
-    affinity = pod.spec.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = list(affinity.at("nodeSelectorTerms").each())
-    for one in terms[0].at("matchExpressions").each() if len(terms) == 1 else ():
-        values = list(one.at("values").each())
-        if one.at("operator").text == "In" and len(values) == 1:
-            yield one.at("key").text, values[0]
-
-
-def _spot(pod: Template) -> tuple[str, Field] | None:
-    """The label that restricts the pod to spot nodes, and the field that requires it."""
-    return next(((key, field) for key, field in _required(pod) if field.text and field.text == SPOT.get(key)), None)
+    return (
+        pod.uses_gpu
+        and kind in ENDING
+        and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
+    )
 
 
 def _deadline_s(pod: Template) -> int | None:
     """The deadline of the pod or its Job, in seconds."""
     whole = pod.whole
     deadlines = [pod.spec.at("activeDeadlineSeconds").whole]
-    if group_kind(whole.value) in (_JOB, _CRON_JOB):
+    if pod.group_kind in (_JOB, _CRON_JOB):
         deadlines.append(_job_spec(whole).at("activeDeadlineSeconds").whole)
-    if group_kind(whole.value)[0] == "kubeflow.org":
+    if pod.group_kind[0] == "kubeflow.org":
         deadlines.append(whole.at("spec", "runPolicy", "activeDeadlineSeconds").whole)
     return min((seconds for seconds in deadlines if seconds is not None), default=None)
 
@@ -83,52 +68,39 @@ def _job_spec(whole: Field) -> Field:
     return whole.at("spec") if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate", "spec")
 
 
-def _work_together(whole: Field) -> bool:
-    """Whether the loss of one pod ends the work of the other pods."""
-    kind = group_kind(whole.value)
-    if kind in (_JOB, _CRON_JOB):
-        spec = _job_spec(whole)
-        width = spec.at("parallelism").whole or 1
-        return spec.at("completionMode").text == "Indexed" and width == spec.at("completions").whole and width > 1
-    replicas = [
-        replica.at("replicas").whole or 1
-        for key, roles in whole.at("spec").entries()
-        if key.endswith("ReplicaSpecs")
-        for _, replica in roles.entries()
-    ]
-    return kind[0] == "kubeflow.org" and sum(replicas) > 1
-
-
 def _on_spot(pod: Template, _: Facts) -> Iterator[RuleMatch]:
-    spot, deadline_s = _spot(pod), _deadline_s(pod)
-    if not _to_an_end(pod) or not pod.gpu_containers or spot is None:
+    spot = spot_nodes(pod.spec)
+    if spot is None or not _to_an_end(pod) or not pod.gpu_containers:
         return
+    deadline_s = _deadline_s(pod)
     if deadline_s is not None and deadline_s <= _SHORT_S:
         return
-    key, field = spot
-    missing = {lack.field.name: lack for lack in pod_lacks(pod.spec, Means(_NOTICE_S))}
+    nodes, field = spot
+    missing = {lack.field.name: lack for lack in pod_lacks(pod.spec, Means(nodes.notice_s))}
     if "volumeMounts" in missing:
         yield RuleMatch(field, f"a spot node can be reclaimed at any time, and {missing['volumeMounts'].what}")
-    elif "preStop" in missing and "terminationGracePeriodSeconds" in missing and key not in _GKE_SPOT:
+    elif "preStop" in missing and "terminationGracePeriodSeconds" in missing:
         grace = missing["terminationGracePeriodSeconds"].field
         message = (
-            f"a spot node is reclaimed {_NOTICE_S} s after a notice; the pod has {grace.whole or 30} s to end, and no "
-            f"preStop hook that saves: write terminationGracePeriodSeconds: {_NOTICE_S}"
+            f"{nodes.cloud} reclaims a spot node {nodes.notice_s} s after a notice; the pod has {grace.whole or 30} s "
+            f"to end, and no preStop hook that saves: write terminationGracePeriodSeconds: {nodes.notice_s}"
         )
         yield RuleMatch(grace if grace else field, message)
 
 
 def _disrupted(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
+    chosen = next((field for key, field in required_labels(pod.spec) if key.startswith(_KARPENTER)), None)
+    with_gpus = [node for node in facts.nodes or () if any(name.startswith("nvidia.com/") for name in node.allocatable)]
+    everywhere = bool(with_gpus) and all(f"{_KARPENTER}nodepool" in node.labels for node in with_gpus)
+    if chosen is None and not everywhere:
+        return
     if not _to_an_end(pod) or not pod.gpu_containers or any(pod.meta.at("annotations", key) for key in _STAYS):
         return
     deadline_s = _deadline_s(pod)
-    if not (_work_together(pod.whole) if deadline_s is None else deadline_s >= _LONG_S):
+    if not (work_together(pod.whole) if deadline_s is None else deadline_s >= _LONG_S):
         return
-    chosen = next((field for key, field in _required(pod) if key.startswith(_KARPENTER)), None)
-    with_gpus = [node for node in facts.nodes or () if any(name.startswith("nvidia.com/") for name in node.allocatable)]
-    everywhere = bool(with_gpus) and all(f"{_KARPENTER}nodepool" in node.labels for node in with_gpus)
     stored = all(lack.field.name != "volumeMounts" for lack in pod_lacks(pod.spec, Means(0)))
-    if (chosen is not None or everywhere) and not stored:
+    if not stored:
         message = (
             "Karpenter may remove the node to save cost, and the job stores no progress: annotate its pods with "
             f'{_STAYS[0]}: "true"'
@@ -146,7 +118,7 @@ def _failures(whole: Field, _: Facts) -> Iterator[RuleMatch]:
     if kept.whole == 0:
         yield RuleMatch(kept, "ttlSecondsAfterFinished is 0: write how long to keep its status and logs, such as 86400")
     limit, policy = spec.at("backoffLimit"), spec.at("podFailurePolicy")
-    if policy or limit or not any(_spot(pod) for pod in pods):
+    if policy or limit or not any(spot_nodes(pod.spec) for pod in pods):
         return
     job = whole if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate")
     for lack in TO_AN_END[_JOB](job):
@@ -160,7 +132,7 @@ def _priority(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     name = pod.spec.at("priorityClassName")
     if not name.text:
         default = any(one.at("globalDefault").value for one in classes.values())
-        if classes and not default and not pod.spec.at("priority"):
+        if classes and not default and not pod.spec.at("priority") and not pod.partial:
             known = ", ".join(sorted(classes))
             yield RuleMatch(name, f"no priorityClassName, and no class is the default: write one of {known}")
         return

@@ -5,8 +5,8 @@ CPU alignment (G17, G18): a pod needs CPUs close to its GPUs if it requests whol
 of CRI-O for exclusive CPUs, Volcano's NUMA policy, the node label `cpumanager`), or the kubelet of each node that may
 run it rejects pods that are not aligned (`kubelets.KubeletVersion.aligns`). All other pods may have any QoS class. Pods
 with pod-level resources are not checked.
-Shared memory (G20): several whole GPUs in one container mean several processes that communicate; one GPU per pod of a
-distributed job does not, as its processes are on other nodes. KubeRay mounts /dev/shm itself.
+Shared memory (G20): several whole GPUs in one container of a framework mean several processes that communicate; one
+GPU per pod of a distributed job does not, as its processes are on other nodes. KubeRay mounts /dev/shm itself.
 Replicas (G14): only Karpenter is recognised, by the label of its nodes; Cluster Autoscaler uses existing nodes.
 """
 
@@ -19,7 +19,7 @@ from fractions import Fraction
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.kubelets import SINGLE_NUMA, KubeletVersion, kubelets
-from dovetail.advice.lint.pods import Template, amount, count, gpus_of
+from dovetail.advice.lint.pods import Template, amount, count, gpus_of, runs_framework
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.model import GPU
@@ -83,9 +83,11 @@ def _breaks_guarantee(container: Field) -> Iterator[str]:
 
 
 def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
+    if not _is_aligned(pod, facts):
+        return
     broken = [(container, list(_breaks_guarantee(container))) for container in pod.all_containers]
     broken = [(container, resources) for container, resources in broken if resources]
-    if not broken or not _is_aligned(pod, facts):
+    if not broken:
         return
     container, resources = broken[0]
     pairs = [
@@ -106,8 +108,9 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
     parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
-    guaranteed = not any(any(_breaks_guarantee(container)) for container in pod.all_containers)
-    if not parts or not guaranteed or not _is_aligned(pod, facts):
+    if not parts or not _is_aligned(pod, facts):
+        return
+    if any(any(_breaks_guarantee(container)) for container in pod.all_containers):
         return
     for container, limit, cpus in parts:
         more = math.ceil(cpus)
@@ -174,7 +177,7 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         gpus = sum(count(found) or 0 for name, found in gpus_of(container) if name == GPU)
         mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
         if not mounted:
-            if gpus > 1:
+            if gpus > 1 and runs_framework(container) and not pod.partial:
                 message = f"{gpus} GPUs, and /dev/shm has only 64 MiB: mount a memory volume there"
                 yield RuleMatch(container, message, _with_shm(pod, container, gpus))
             continue

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
+from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SERVER_IMAGE, served
 from dovetail.kube.translate.annotations import duration_ms
@@ -109,7 +109,7 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
         if kubeflow and not _never_culls(facts):
             continue
         for container in pod.gpu_containers or pod.containers:
-            words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+            words = words_of(container)
             names = {name for name, _ in pod.env(container)}
             runs = _NOTEBOOK_COMMAND.search(words) if words else _NOTEBOOK_IMAGE.fullmatch(container.at("image").text)
             if not (kubeflow or runs) or not names.isdisjoint(_HUB_VARIABLES) or _ENDS_WHEN_IDLE.search(words):

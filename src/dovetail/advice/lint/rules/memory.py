@@ -5,8 +5,10 @@ A limit of 80Gi for a GPU of 80 GB is often right. It is reported if it equals t
 has eight or more, or if it equals the memory of the GPUs and is unusual for host memory: 64 or more, and no multiple of
 4 or 5, such as the 141 of an H200.
 
-A limit of less than 1 GiB for each of several GPUs is reported, too: each GPU has a process, and a CUDA context with
-the libraries of a framework takes more than that.
+A limit of less than 1 GiB for each of several GPUs of a framework is reported, too: each GPU has a process, and a CUDA
+context with its libraries takes more than that. Where the command names a known model, the limit must hold what
+`advice.host` counts for the processes and /dev/shm, and one file of weights: the kernel may free those that others have
+read.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from collections.abc import Iterator
 
 from dovetail.advice.gpus import named
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, amount, count
+from dovetail.advice.lint.pods import Template, amount, count, runs_framework
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
+from dovetail.advice.lint.served import ServedModel, served
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, units
 
@@ -31,21 +34,30 @@ _UNMISTAKABLE_MIB = 143_771
 
 
 def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    memory_mib = selected_mib(pod, facts)
     for container in pod.containers:
         gpus = count(container.at("resources", "limits", GPU)) or 0
         limit = container.at("resources", "limits", "memory")
         size = _size(limit)
         least_gib = gpus * _LEAST_GIB
-        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30:
+        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30 and runs_framework(container):
             message = (
                 f"{limit.value} for the processes of {gpus} GPUs: each takes more than {_LEAST_GIB} GiB of host memory "
                 f"for CUDA and the framework alone: write {least_gib}Gi at least"
             )
             yield RuleMatch(limit, message)
             continue
+        model = served(pod, container) if amount(limit) else None
+        least, right = _to_load(model, gpus) if model is not None else (0, 0)
+        if model is not None and (amount(limit) or 0) < least:
+            message = (
+                f"{limit.value} of host memory, and to load {model.name} on {gpus} {'GPUs' if gpus > 1 else 'GPU'} "
+                f"takes {_gib(least)}Gi at least: write {_gib(right)}Gi"
+            )
+            yield RuleMatch(limit, message)
+            continue
         if gpus < 1 or not size:
             continue
+        memory_mib = selected_mib(pod, facts)
         for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):
             odd = gb >= _LARGE_GB and gb % 4 != 0 and gb % 5 != 0
             if (odd and size in (gb, gb * gpus)) or (size == gb >= _LARGE_GB and gpus >= _MANY_GPUS and memory_mib):
@@ -56,6 +68,19 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
                 )
                 yield RuleMatch(limit, message)
                 break
+
+
+def _to_load(model: ServedModel, gpus: int) -> tuple[int, int]:
+    """The bytes of host memory without which the server cannot load, and those that it needs at once."""
+    # Imported here: most manifests serve no model.
+    from dovetail.advice.host import serving_need
+
+    one, each = (serving_need(model.weight_bytes, ranks) for ranks in (1, gpus))
+    return one.loading + each.shared_memory + each.processes, each.total
+
+
+def _gib(size: int) -> int:
+    return -(-size // 2**30)
 
 
 def _size(limit: Field) -> int:
@@ -108,7 +133,7 @@ RULES = (
     Rule(
         id="G28",
         level=Severity.WARNING,
-        title="The memory limit is that of the GPU, or too small for the number of GPUs",
+        title="The memory limit is that of the GPU, or too small for the number of GPUs or the model",
         effect=(
             "The limit is for host memory: data loaders, pinned buffers, /dev/shm, checkpoints. If it is too low, the "
             "kernel kills the container: `OOMKilled`, exit code 137. It does not limit GPU memory."

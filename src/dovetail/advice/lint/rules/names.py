@@ -18,6 +18,7 @@ import msgspec
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.api.resources import QUEUES
@@ -62,13 +63,18 @@ def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
     for side, values in sides.items():
         for key in values:
             domain, _, short = key.partition("/")
-            if domain != _DOMAIN and nearest(domain, (_DOMAIN,), _SIMILARITY):
+            if domain != _DOMAIN and _is_like_ours(domain):
                 meant = f"{PREFIX}{nearest(short, TABLE)}"
                 yield RuleMatch(meta.at(side, key), f"no program reads {key}: did you mean {meant}?", guess=True)
     queue = sides["labels"].get(QUEUE_LABEL, "")
     tree = _queues(facts)
     if queue and tree is not None and (wrong := _unusable(queue, tree)):
         yield RuleMatch(meta.at("labels", QUEUE_LABEL), f"queue {queue} {wrong}", guess=guess or facts.nodes is None)
+
+
+@remembered(64)
+def _is_like_ours(domain: str) -> bool:
+    return bool(nearest(domain, (_DOMAIN,), _SIMILARITY))
 
 
 def _unusable(queue: str, tree: Tree) -> str:

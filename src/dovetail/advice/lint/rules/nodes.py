@@ -54,6 +54,18 @@ _LABELS = {
     ),
 }
 _TOPOLOGY = "topology.kubernetes.io"
+_SET_BY = (
+    ("nvidia.com/", "NVIDIA's GPU Feature Discovery"),
+    ("feature.node.kubernetes.io/", "Node Feature Discovery"),
+    ("karpenter", "Karpenter"),
+    ("cloud.google.com/", "GKE"),
+    ("eks.amazonaws.com/", "EKS"),
+    ("kubernetes.azure.com/", "AKS"),
+    ("topology.kubernetes.io/zone", "the cloud's controller"),
+    ("topology.kubernetes.io/region", "the cloud's controller"),
+    ("node.kubernetes.io/instance-type", "the cloud's controller"),
+)
+"""The beginnings of keys that nobody writes by hand, and what sets them."""
 _KNOWN = [f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split()]
 _SIMILARITY = 0.9
 """The least similarity (difflib) at which one name counts as a misspelling of another."""
@@ -192,9 +204,9 @@ def _no_node(nodes: Iterable[KnownNode], key: str, value: str, wanted: str = "")
         return f"no node has {wanted or f'{key}: {value}'}; the values of {key} are {', '.join(there[:3])}{more}"
     keys = sorted({other for node in nodes for other in node.labels})
     near = difflib.get_close_matches(key, keys, 1, 0.7)
-    return f"no node has the label {key}" + (
-        f": did you mean {near[0]}?" if near else "; label the nodes, or remove it"
-    )
+    by = next((by for prefix, by in _SET_BY if key.startswith(prefix)), "")
+    remedy = f"{by} sets it on its nodes: run that, or remove it" if by else "label the nodes, or remove it"
+    return f"no node has the label {key}" + (f": did you mean {near[0]}?" if near else f"; {remedy}")
 
 
 def _values(nodes: Iterable[KnownNode], key: str) -> set[str]:

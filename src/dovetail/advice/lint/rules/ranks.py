@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dovetail.advice.lint.pods import Template, count
+from dovetail.advice.lint.peers import divides_ranks
+from dovetail.advice.lint.pods import Template, count, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SEVERAL_PODS
 from dovetail.core.model import GPU
@@ -25,12 +26,13 @@ def _more_ranks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers:
         field = container.at("resources", "limits", GPU)
         gpus = count(field) or 0
-        words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+        words = words_of(container)
         if gpus < 1 or _CPU.search(words):
             continue
         for pattern, what in ((_PROCESSES, "processes"), (_TENSOR_PARALLEL, "tensor-parallel ranks")):
             found = pattern.search(words)
-            if found is None or (pattern is _TENSOR_PARALLEL and SEVERAL_PODS.search(words)):
+            several = pattern is _TENSOR_PARALLEL and (SEVERAL_PODS.search(words) or divides_ranks(pod))
+            if found is None or several:
                 continue
             if int(found[1]) > gpus:
                 message = f"`{found[0]}` starts {found[1]} {what}, and the container has {gpus} GPUs: write {found[1]}"

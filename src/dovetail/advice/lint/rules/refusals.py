@@ -79,11 +79,15 @@ def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
         member = membership(obj, own, None)
         if member is None:
             owned.append(own)
-        elif own.gang and member.id.endswith(f"/{own.gang}") and _of_gang(facts, member)[0] == pod.whole:
+        elif own.gang and member.id.endswith(f"/{own.gang}") and _is_first(pod, _of_gang(facts, member)[0]):
             for problem in _problems(named(member), _of_gang(facts, member)[1]):
                 yield _match(pod.field, problem, guess=guess)
     if owned:
         yield from _of_owned(whole, pods[0], owned, guess=guess)
+
+
+def _is_first(pod: Template, whole: Field | None) -> bool:
+    return whole is not None and whole.value == pod.whole.value
 
 
 def _of_owned(whole: Field, pod: Template, owned: list[WorkloadOptions], *, guess: bool) -> Iterator[RuleMatch]:

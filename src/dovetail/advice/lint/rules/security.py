@@ -64,7 +64,7 @@ def _visible_devices(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 def _cuda_devices(container: Field, value: Field) -> Iterator[RuleMatch]:
     """The problems of CUDA_VISIBLE_DEVICES. In a container the GPUs count from 0, independent of the node."""
-    resource, amount = next(gpus_of(container))
+    resource, amount = gpus_of(container)[0]
     gpus = count(amount)
     named = [one.strip() for one in value.text.split(",")]
     setting = f"CUDA_VISIBLE_DEVICES is {value.text or 'empty'}"

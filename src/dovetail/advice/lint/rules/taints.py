@@ -28,9 +28,9 @@ _NEAR_GPUS = re.compile(r"(?i)nvidia|gpu|accelerator|cuda|\bmig\b")
 
 
 def _taints(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    if pod.uses_gpu:
+    if pod.uses_gpu and not pod.partial:
         yield from _not_tolerated(pod, facts)
-    else:
+    elif not pod.partial:
         yield from _tolerated_in_vain(pod, facts)
 
 

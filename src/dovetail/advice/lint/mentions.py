@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words without which a rule finds nothing in a document: most documents have few of them, and most rules are then not
+applied. A rule that is not in the table, or that also depends on what other documents have, is applied to all.
+
+A text with escapes in double quotes may spell a word in another way: all rules are applied to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.advice.lint.rule import Rule
+
+_GPUS = ("nvidia.com/",)
+_SPOT = ("spot", "SPOT", "preemptible")
+MENTIONS: dict[str, tuple[str, ...]] = {
+    "G01": ("requests",),
+    "G02": ("requests",),
+    "G03": _GPUS,
+    "G05": ("alpha.kubernetes.io/nvidia-gpu",),
+    "G06": ("mig",),
+    "G07": ("matchExpressions", "matchFields"),
+    "G08": ("matchExpressions", "matchFields"),
+    "G09": ("tolerations",),
+    "G10": ("nodeSelector", "nodeAffinity", "topologyKey", "nodeName"),
+    "G11": _GPUS,
+    "G12": ("minAvailable", "minMember", "minCount", "dovetail.dev/gang"),
+    "G13": ("schedulerName", "/group-name", "dovetail.dev/gang"),
+    "G14": _GPUS,
+    "G15": ("ResourceQuota",),
+    "G16": (".shared",),
+    "G20": _GPUS,
+    "G21": ("NCCL_",),
+    "G22": ("NCCL_", "GLOO_"),
+    "G23": ("hostNetwork",),
+    "G24": ("privileged", "hostPID", "hostPath"),
+    "G25": ("VISIBLE_DEVICES",),
+    "G27": ("nvidia.com/mig-",),
+    "G28": _GPUS,
+    "G29": _SPOT,
+    "G31": ("ttlSecondsAfterFinished", *_SPOT),
+    "G34": ("gpu.product",),
+    "G36": ("livenessProbe", "startupProbe"),
+    "G38": ("topologySpreadConstraints",),
+    "G40": ("jupyter", "notebook", "Notebook", "code-server"),
+    "G41": ("preStop", "dovetail.dev/checkpoint-interval"),
+    "G42": ("initContainers",),
+    "G43": ("runAsUser",),
+    "G46": ("dovetail", "PodGroup"),
+    "G47": ("claims", "deviceClassName"),
+    "G48": ("nproc", "tensor", "-tp", "num-shard"),
+    "G49": ("vllm", "sglang", "text-generation", "nvcr.io/nim"),
+    "G51": ("instance-type", "accelerator-count", "instance-gpu-count"),
+    "G52": ("nnodes", "kubeflow.org"),
+}
+"""By rule; one of its words is enough."""
+
+
+def applicable(rules: Iterable[Rule], text: str) -> list[Rule]:
+    """The rules that may find something in a document of this text; all of them where it is unknown."""
+    if not text or ("\\" in text and '"' in text):
+        return list(rules)
+    is_in = text.__contains__
+    return [rule for rule in rules if (words := MENTIONS.get(rule.id)) is None or any(map(is_in, words))]

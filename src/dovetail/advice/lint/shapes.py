@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of objects that have no pod template: their containers and settings are fields of the object's own.
+
+Each pod is put together from these fields, which keep their places in the document. What a runtime outside of the
+object adds (volumes, tolerations, a priority class) is unknown: such pods are partial.
+Sources: github.com/kserve/kserve pkg/apis/serving/{v1beta1,v1alpha1}; github.com/kubeflow/trainer
+pkg/apis/trainer/v1alpha1; github.com/argoproj/argo-workflows pkg/apis/workflow/v1alpha1; github.com/tektoncd/pipeline
+pkg/apis/pipeline/v1; github.com/ai-dynamo/dynamo deploy/operator/api/v1alpha1; github.com/NVIDIA/k8s-nim-operator
+api/apps/v1alpha1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dovetail.advice.lint.field import Field
+from dovetail.core.model import GPU
+
+_KSERVE, _ARGO, _TEKTON = "serving.kserve.io", "argoproj.io", "tekton.dev"
+_COMPONENTS = ("predictor", "transformer", "explainer")
+_FRAMEWORKS = (
+    "model", "huggingface", "triton", "pytorch", "tensorflow", "onnx", "sklearn", "xgboost", "lightgbm", "paddle",
+    "pmml",
+)  # fmt: skip
+"""The fields of a predictor that are a container with more fields: those of a known server."""
+_OF_A_POD = (
+    "nodeSelector", "tolerations", "affinity", "schedulerName", "securityContext", "hostNetwork", "dnsPolicy",
+    "priorityClassName", "initContainers", "volumes", "activeDeadlineSeconds", "runtimeClassName",
+    "topologySpreadConstraints",
+)  # fmt: skip
+_NODES = "node"
+"""The replicated job of a training runtime that trains."""
+_GPU_SHORT = "gpu"
+"""Dynamo's name of a GPU in its resources."""
+
+
+class Joined(Field, frozen=True):
+    """A mapping or a list whose parts are fields from other places. What is missing is missing at `path`."""
+
+    parts: Mapping[Any, Field] = {}
+
+    def at(self, *steps: str | int) -> Field:
+        if not steps:
+            return self
+        found = self.parts.get(steps[0])
+        return found.at(*steps[1:]) if found is not None else Field(None, self.path + steps)
+
+    def each(self) -> Iterator[Field]:
+        yield from self.parts.values() if isinstance(self.value, list) else ()
+
+    def entries(self) -> Iterator[tuple[str, Field]]:
+        yield from ((str(key), part) for key, part in self.parts.items()) if isinstance(self.value, dict) else ()
+
+
+class ShapedPod(Struct, frozen=True):
+    """A pod; `partial`: a runtime outside of the object adds to it."""
+
+    field: Field
+    partial: bool = False
+
+
+def _mapping(place: Field, **parts: Field) -> Joined:
+    """The fields of a mapping, with these in the place of its own."""
+    return _of({**dict(place.entries()), **{key: part for key, part in parts.items() if part}}, place)
+
+
+def _of(parts: Mapping[str, Field], place: Field) -> Joined:
+    return Joined({key: part.value for key, part in parts.items()}, place.path, parts)
+
+
+def _listed(place: Field, parts: Sequence[Field]) -> Joined:
+    return Joined([part.value for part in parts], place.path, dict(enumerate(parts)))
+
+
+def _pod(place: Field, meta: Field, containers: Sequence[Field], more: Mapping[str, Field]) -> Joined:
+    spec = _of({**{key: one for key, one in more.items() if one}, "containers": _listed(place, containers)}, place)
+    return _of({"metadata": meta, "spec": spec}, place)
+
+
+def _kserve(whole: Field) -> Iterator[ShapedPod]:
+    for name in _COMPONENTS:
+        part = whole.at("spec", name)
+        runtime = next((part.at(one) for one in _FRAMEWORKS if part.at(one)), None)
+        if part:
+            listed = [*part.at("containers").each(), *([runtime] if runtime else [])]
+            yield ShapedPod(_pod(part, _metadata(part), listed, dict(part.entries())), runtime is not None)
+        workers = part.at("workerSpec")
+        if workers:
+            listed = list(workers.at("containers").each())
+            yield ShapedPod(_pod(workers, _metadata(part), listed, dict(workers.entries())), partial=True)
+
+
+def _runtime(whole: Field) -> Iterator[ShapedPod]:
+    for place in (whole.at("spec"), whole.at("spec", "workerSpec")):
+        if place.at("containers"):
+            yield ShapedPod(_of({"metadata": _metadata(whole.at("spec")), "spec": place}, place))
+
+
+def _llm_service(whole: Field) -> Iterator[ShapedPod]:
+    """LLMInferenceService: its presets add to the pods."""
+    for place in (whole.at("spec"), whole.at("spec", "prefill")):
+        for name in ("template", "worker"):
+            spec = place.at(name)
+            if spec:
+                yield ShapedPod(_of({"metadata": _metadata(place), "spec": spec}, place), partial=True)
+
+
+def _metadata(place: Field) -> Joined:
+    return _of({key: place.at(key) for key in ("labels", "annotations") if place.at(key)}, place)
+
+
+def _train_job(whole: Field) -> Iterator[ShapedPod]:
+    """The settings of its nodes are patches of the runtime, by three names in three releases."""
+    spec = whole.at("spec")
+    trainer = spec.at("trainer")
+    if not trainer:
+        return
+    patches = [one for one in spec.at("podSpecOverrides").each() if _of_nodes(one)]
+    patches += [one.at("spec") for one in spec.at("podTemplateOverrides").each() if _of_nodes(one)]
+    patches += [
+        job.at("template", "spec", "template", "spec")
+        for patch in spec.at("runtimePatches").each()
+        for job in patch.at("trainingRuntimeSpec", "template", "spec", "replicatedJobs").each()
+        if job.at("name").text == _NODES
+    ]
+    container = _mapping(trainer, resources=trainer.at("resourcesPerNode"))
+    more = {key: one.at(key) for one in patches for key in _OF_A_POD if one.at(key)}
+    yield ShapedPod(_pod(trainer, _metadata(spec), [container], more), partial=True)
+
+
+def _of_nodes(patch: Field) -> bool:
+    return any(job.at("name").text == _NODES for job in patch.at("targetJobs").each())
+
+
+def _workflow(whole: Field) -> Iterator[ShapedPod]:
+    spec = whole.at("spec", "workflowSpec") or whole.at("spec")
+    usual = spec.at("templateDefaults")
+    for template in spec.at("templates").each():
+        listed = [one for key in ("container", "script") if (one := template.at(key))]
+        listed += [*template.at("containerSet", "containers").each(), *template.at("sidecars").each()]
+        if not listed:
+            continue
+        more = {key: template.at(key) or usual.at(key) or spec.at(key) for key in _OF_A_POD}
+        more["priorityClassName"] = more["priorityClassName"] or spec.at("podPriorityClassName")
+        volumes = [one for place in (spec, usual, template) for one in place.at("volumes").each()]
+        more["volumes"] = _listed(template.at("volumes"), volumes)
+        meta = template.at("metadata") or usual.at("metadata") or spec.at("podMetadata")
+        patched = any(place.at("podSpecPatch") for place in (spec, usual, template))
+        yield ShapedPod(_pod(template, meta or template.at("metadata"), listed, more), patched)
+
+
+def _tekton(whole: Field) -> Iterator[ShapedPod]:
+    spec = whole.at("spec")
+    pipeline = spec.at("pipelineSpec") or spec
+    tasks = [task.at("taskSpec") for key in ("tasks", "finally") for task in pipeline.at(key).each()]
+    set_by_run = spec.at("podTemplate") or spec.at("taskRunTemplate", "podTemplate")
+    runs = whole.at("kind").text in ("TaskRun", "PipelineRun")
+    for task in (spec, spec.at("taskSpec"), *tasks):
+        steps = [
+            _mapping(step, resources=step.at("computeResources") or step.at("resources"))
+            for key in ("steps", "sidecars")
+            for step in task.at(key).each()
+        ]
+        if steps:
+            more = {key: set_by_run.at(key) for key in _OF_A_POD}
+            more["volumes"] = _listed(
+                task.at("volumes"), [*task.at("volumes").each(), *set_by_run.at("volumes").each()]
+            )
+            meta = whole.at("metadata") if runs else task.at("metadata")
+            yield ShapedPod(_pod(task, meta, steps, more), partial=not runs)
+
+
+def _dynamo(whole: Field) -> Iterator[ShapedPod]:
+    services = [one for _, one in whole.at("spec", "services").entries()] or [whole.at("spec")]
+    for service in services:
+        more = service.at("extraPodSpec")
+        asked = service.at("resources")
+        sides = {side: _named_in_full(asked.at(side)) for side in ("limits", "requests") if asked.at(side)}
+        main = more.at("mainContainer")
+        own = main if main else service
+        container = _mapping(own, resources=_of(sides, asked) if sides else main.at("resources"))
+        containers = [container, *more.at("containers").each()]
+        meta = service.at("extraPodMetadata")
+        yield ShapedPod(_pod(more if more else service, meta, containers, dict(more.entries())), partial=True)
+
+
+def _named_in_full(amounts: Field) -> Joined:
+    return _of({GPU if key == _GPU_SHORT else key: one for key, one in amounts.entries()}, amounts)
+
+
+def _nim(whole: Field) -> Iterator[ShapedPod]:
+    spec = whole.at("spec")
+    named = {"image": Field(None, spec.at("image").path)}
+    container = _of({**dict(spec.entries()), **named}, spec)
+    yield ShapedPod(_pod(spec, _metadata(spec), [container], {key: spec.at(key) for key in _OF_A_POD}), partial=True)
+
+
+_SHAPES: dict[tuple[str, str], Callable[[Field], Iterator[ShapedPod]]] = {
+    (_KSERVE, "InferenceService"): _kserve,
+    ("serving.kubeflow.org", "InferenceService"): _kserve,
+    (_KSERVE, "ServingRuntime"): _runtime,
+    (_KSERVE, "ClusterServingRuntime"): _runtime,
+    (_KSERVE, "LLMInferenceService"): _llm_service,
+    (_KSERVE, "LLMInferenceServiceConfig"): _llm_service,
+    ("trainer.kubeflow.org", "TrainJob"): _train_job,
+    ("nvidia.com", "DynamoGraphDeployment"): _dynamo,
+    ("nvidia.com", "DynamoComponentDeployment"): _dynamo,
+    ("apps.nvidia.com", "NIMService"): _nim,
+    **{
+        (_ARGO, kind): _workflow for kind in ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
+    },
+    **{(_TEKTON, kind): _tekton for kind in ("Task", "ClusterTask", "TaskRun", "Pipeline", "PipelineRun")},
+}
+
+
+def shape_of(kind: tuple[str, str]) -> Callable[[Field], Iterator[ShapedPod]] | None:
+    """What puts the pods of an object of this (group, kind) together; None for kinds with pod templates."""
+    return _SHAPES.get(kind)

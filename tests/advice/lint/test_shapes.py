@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects without pod templates: findings are at the place of the document that has the value, and fixes change it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.advice.lint.fix import fixed
+from dovetail.advice.lint.rules import RULES
+from dovetail.advice.lint.source import documents
+from tests.advice.lint.linted import facts, findings
+
+MODEL = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: llama}
+spec:
+  predictor:
+    nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100}
+    model:
+      modelFormat: {name: huggingface}
+      resources: {requests: {nvidia.com/gpu: 2}}
+    workerSpec:
+      tensorParallelSize: 2
+      containers: [{name: worker-container, resources: {requests: {nvidia.com/gpu: 3}}}]
+"""
+LLM = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: llama}
+spec:
+  template: {containers: [{name: main, resources: {limits: {nvidia.com/gpus: 1}}}]}
+  prefill:
+    worker: {containers: [{name: main, resources: {limits: {nvidia.com/gpus: 1}}}]}
+"""
+WORKFLOW = """\
+apiVersion: argoproj.io/v1alpha1
+kind: WorkflowTemplate
+metadata: {name: train}
+spec:
+  tolerations: [{key: nvidia.com/gpu, operator: Exist}]
+  volumes: [{name: shm, emptyDir: {}}]
+  templates:
+  - name: all
+    steps: [[{name: one, template: one}]]
+  - name: one
+    script:
+      image: a:1
+      source: print()
+      resources: {limits: {nvidia.com/gpu: "2"}}
+      volumeMounts: [{name: shm, mountPath: /dev/shm}]
+"""
+TASK = """\
+apiVersion: tekton.dev/v1
+kind: PipelineRun
+metadata: {name: train}
+spec:
+  taskRunTemplate: {podTemplate: {tolerations: [{key: nvidia.com/gpu, operator: Exist}]}}
+  pipelineSpec:
+    tasks:
+    - name: train
+      taskSpec:
+        steps:
+        - {name: clone, image: "git:1"}
+        - {name: train, image: "a:1", computeResources: {limits: {nvidia.com/gpu: half}}}
+"""
+DYNAMO = """\
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+metadata: {name: llama}
+spec:
+  services:
+    Frontend: {replicas: 1, extraPodSpec: {mainContainer: {image: "a:1"}}}
+    Worker:
+      resources: {limits: {gpu: "2"}, requests: {gpu: "1"}}
+      extraPodSpec:
+        nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100}
+        mainContainer: {image: "a:1", args: [--tensor-parallel-size=4]}
+"""
+NIM = """\
+apiVersion: apps.nvidia.com/v1alpha1
+kind: NIMService
+metadata: {name: llama}
+spec:
+  image: {repository: nvcr.io/nim/meta/llama, tag: "1"}
+  resources: {limits: {nvidia.com/gpu: 0}}
+"""
+TRAIN = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: train}
+spec:
+  runtimeRef: {name: torch-distributed}
+  trainer: {numNodes: 2, resourcesPerNode: {limits: {nvidia.com/gpus: 4}}}
+  podTemplateOverrides:
+  - targetJobs: [{name: dataset-initializer}]
+    spec: {tolerations: [{key: a, operator: Wrong}]}
+  - targetJobs: [{name: node}]
+    spec: {tolerations: [{key: nvidia.com/gpu, operator: Exist}]}
+"""
+PATCHED = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: train}
+spec:
+  trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 4}}}
+  runtimePatches:
+  - manager: example.com/me
+    trainingRuntimeSpec:
+      template:
+        spec:
+          replicatedJobs:
+          - name: node
+            template: {spec: {template: {spec: {tolerations: [{key: nvidia.com/gpu, operator: Exist}]}}}}
+"""
+WRAPPED = """\
+apiVersion: workload.codeflare.dev/v1beta2
+kind: AppWrapper
+metadata: {name: train}
+spec:
+  components:
+  - template:
+      apiVersion: batch/v1
+      kind: Job
+      metadata: {name: train}
+      spec:
+        ttlSecondsAfterFinished: 0
+        template: {spec: {containers: [{name: a, image: "a:1", resources: {limits: {nvidia.com/gpu: 1}}}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            MODEL,
+            {
+                "G34 spec.predictor.nodeSelector[nvidia.com/gpu.product] 6",
+                "G01 spec.predictor.model.resources.requests[nvidia.com/gpu] 9",
+                "G01 spec.predictor.workerSpec.containers[0].resources.requests[nvidia.com/gpu] 12",
+            },
+        ),
+        (
+            LLM,
+            {
+                "G04 spec.template.containers[0].resources.limits[nvidia.com/gpus] 5",
+                "G04 spec.prefill.worker.containers[0].resources.limits[nvidia.com/gpus] 7",
+            },
+        ),
+        (
+            WORKFLOW,
+            {"G09 spec.tolerations[0].operator 5", "G20 spec.volumes[0].emptyDir 6"},
+        ),
+        (
+            TASK,
+            {
+                "G09 spec.taskRunTemplate.podTemplate.tolerations[0].operator 5",
+                "G03 spec.pipelineSpec.tasks[0].taskSpec.steps[1].computeResources.limits[nvidia.com/gpu] 12",
+            },
+        ),
+        (
+            DYNAMO,
+            {
+                "G02 spec.services.Worker.resources.requests.gpu 8",
+                "G34 spec.services.Worker.extraPodSpec.nodeSelector[nvidia.com/gpu.product] 10",
+                "G48 spec.services.Worker.resources.limits.gpu 8",
+            },
+        ),
+        (NIM, {"G03 spec.resources.limits[nvidia.com/gpu] 6"}),
+        (
+            TRAIN,
+            {
+                "G04 spec.trainer.resourcesPerNode.limits[nvidia.com/gpus] 6",
+                "G09 spec.podTemplateOverrides[1].spec.tolerations[0].operator 11",
+            },
+        ),
+        (
+            PATCHED,
+            {
+                "G09 spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template"
+                ".spec.tolerations[0].operator 13"
+            },
+        ),
+        (WRAPPED, {"G31 spec.components[0].template.spec.ttlSecondsAfterFinished 11"}),
+    ],
+)
+def test_findings_are_at_their_places(text: str, expected: set[str]) -> None:
+    found = [one for one in findings(text) if one.rule != "G44"]
+    assert {f"{one.rule} {one.path} {one.line}" for one in found} == expected
+    for rule in RULES:
+        fixable = {one.path for one in findings(text, rule.id) if one.fixable}
+        after = "".join(fixed(each, facts(text), [rule]).text for each in documents("test.yaml", text))
+        assert not fixable & {one.path for one in findings(after, rule.id)}, after
