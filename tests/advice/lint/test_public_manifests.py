@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the linter finds in manifests of public repositories, read and judged one by one: the files are not kept, only
-which they are, how many of their pods have GPUs, and what was found (without G44). `doubtful` are the rules whose
-finding the reader of the file would not sign. Errors are of G00 alone: merge conflicts and wrong indentation."""
+"""What the linter finds in manifests of public repositories, read and judged one by one, as short copies with the
+fields that rules read. The files are not kept, only which they are, how many of their pods have GPUs, and what was
+found (without G44). `doubtful` are the rules whose finding the reader of the file would not sign. Errors are of G00
+alone: merge conflicts and wrong indentation."""
 
 from __future__ import annotations
 
