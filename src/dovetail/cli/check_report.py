@@ -99,7 +99,7 @@ def show(answer: ManifestCheck, console: Console) -> None:
         "runs": _runs(answer, jobs),
         "where": "; ".join(f"{one.job}: {places_of(one)}" for one in jobs[:_MOST_JOBS] if one.places) or "not known",
         "price": _price(found),
-        "lint": counted(answer.findings) + (": `dovetail lint` has them" if answer.findings else ""),
+        "lint": counted(answer.findings) + ("; see `dovetail lint`" if answer.findings else ""),
         "change": answer.change or "nothing",
     }
     for name, text in lines.items():
