@@ -103,6 +103,38 @@ def job(installation: Installation, installed_s: float) -> dict[str, Any]:
     return found
 
 
+def test_the_collector_writes_what_the_job_holds(
+    installation: Installation, job: dict[str, Any], tmp_path: Path
+) -> None:
+    """From the image, with a volume of this machine, and the rights that the operator makes. (The API server reaches no
+    pod of this node, whose addresses are of the machine alone: what users ask is in tests/live.)"""
+    folder = tmp_path / "history"
+    folder.mkdir()
+    folder.chmod(0o777)
+    claim = {"namespace": SYSTEM, "name": "history-dovetail-collector-0"}
+    spec = {"capacity": {"storage": "20Gi"}, "accessModes": ["ReadWriteOnce"], "claimRef": claim}
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "history"}}
+    installation.kubectl(
+        "create", "-f", "-", input=json.dumps({**volume, "spec": {**spec, "hostPath": {"path": str(folder)}}})
+    )
+    installation.patch(STACK, {"spec": {"history": {"enabled": True}}})
+
+    def collectors() -> list[dict[str, Any]]:
+        return [one for one in installation.pods(SYSTEM) if one["metadata"]["name"] == "dovetail-collector-0"]
+
+    installation.until(lambda: [*map(is_ready, collectors())] == [True], "the collector is ready")
+    asked = ("exec", "dovetail-collector-0", HERE, "--", "dovetail")
+    file = "--store=/var/lib/dovetail/history.db"
+    (row,) = json.loads(installation.kubectl(*asked, "history", file, "default/job", "-o", "json"))
+    assert (row["job"], row["gpus_milli"], row["nodes"], row["ended"]) == ("default/job", 2000, [NAME], None), row
+    shares = json.loads(installation.kubectl(*asked, "report", file, "--by=job", "-o", "json"))
+    assert {one["name"] for one in shares["rows"] if one["kind"] == "group"} == {"default/job"}
+    registered = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.history.dovetail.dev"
+    assert installation.get(registered)["spec"]["service"]["namespace"] == SYSTEM
+    installation.patch(STACK, {"spec": {"history": {"enabled": False}}})
+    installation.until(lambda: not collectors() and not installation.get(registered), "the collector is gone")
+
+
 @pytest.fixture(scope="module")
 def helm(
     installation: Installation, job: dict[str, Any], helm_folder: Path, tmp_path_factory: pytest.TempPathFactory
