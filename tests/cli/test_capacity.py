@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,21 @@ def test_buying_pays_after_whole_months_and_only_for_what_is_rented(store: Path)
 def test_errors_are_one_clear_line(store: Path, arguments: tuple[str, ...], code: int, text: str) -> None:
     result = run(store, *arguments)
     assert (result.exit_code, text in result.output) == (code, True), result.output
+
+
+def test_records_cannot_bring_formulas_markup_or_control_characters(tmp_path: Path) -> None:
+    """Models and instance types are labels of nodes."""
+    path = tmp_path / "history.db"
+    write(path)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE spans SET model = ? WHERE node LIKE 'l-%'", ("=1+1[red]\x1b[31m<b>",))
+        assert file.execute("SELECT changes()").fetchone() == (8,)
+        file.commit()
+    table = run(path, "-o", "wide").stdout
+    assert "[red]" in table and "\x1b" not in table
+    rows = list(csv.DictReader(run(path, "-o", "csv").stdout.splitlines()))
+    assert [row["model"][:5] for row in rows if "[red]" in row["model"]] == ["'=1+1"]
+    assert not any("\x1b" in text for row in rows for text in row.values())
 
 
 def test_the_reference_has_every_column_and_field() -> None:

@@ -144,6 +144,18 @@ def test_without_idle_pods_or_prices(store: Path) -> None:
     assert {one["cost_micro"] for one in json.loads(shown(store, "--no-list-prices", "-o", "json"))["pods"]} == {None}
 
 
+def test_records_cannot_bring_formulas_markup_or_control_characters(store: Path) -> None:
+    """Users come from annotations, and kinds from owners: their writers are tenants."""
+    with closing(SqliteStore(store)) as writer:
+        pods = [record("never", "[red]\x1b[31m<b>", user="=1+1"), record("part", queue="[red]\x1b[31m", user="\r=1+1")]
+        writer.write(HistoryBatch(NOW_MS, pods=pods))
+    table = shown(store, "-o", "wide")
+    assert "[red]" in table and "\x1b" not in table and "\r" not in table
+    rows = list(csv.DictReader(shown(store, "-o", "csv").splitlines()))
+    assert {"'=1+1"} <= {row["user"] for row in rows}
+    assert not [text for row in rows for text in row.values() if text[:1] in ("=", "\r") or "\x1b" in text]
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["idle", "--store", str(tmp_path / "none.db")])
     assert result.exit_code == 1 and "none.db" in result.output
