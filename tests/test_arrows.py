@@ -64,6 +64,7 @@ ROOMS = {
         "monitoring",
         "operator",
         "plane",
+        "topology",
     },
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""

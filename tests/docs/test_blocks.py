@@ -195,6 +195,7 @@ def test_commands_exist(line: str) -> None:
         ("The predicted kubelet", ["benchmarks/kubelet_speed.py"]),
         ("Devices by claim", ["benchmarks/claims_speed.py"]),
         ("Selectors", ["benchmarks/cel_speed.py"]),
+        ("Imports of a network", ["-m", "benchmarks.fabric_import"]),
         ("The linter", ["benchmarks/lint_speed.py"]),
         ("Policies of the linter", ["-m", "benchmarks.lint_policies"]),
         ("Costs", ["benchmarks/cost.py"]),

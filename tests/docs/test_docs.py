@@ -45,6 +45,7 @@ from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
+from dovetail.topology.fabric import FINDING_KINDS
 from dovetail.views.leases import LeaseRow, PlaneRow, RequestRow
 from dovetail.views.why import Why
 from dovetail.views.why_lease import WhyLease, WhyRequest
@@ -83,6 +84,13 @@ def command(name: str) -> click.Command:
         found = found.get_command(click.Context(found), part)
     assert found is not None
     return found
+
+
+def test_findings_of_fabrics() -> None:
+    rows = reference("cli", "finding", "dovetail fabric check")
+    assert {row.code[0][0]: row.cells[1] for row in rows} == {
+        code: "error" if kind.is_error else "warning" for code, kind in FINDING_KINDS.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -35,6 +35,7 @@ _COMMANDS = {
     "doctor": "Find faults in the GPU setup of a cluster, and show how to fix each.",
     "drain": "Empty nodes so that no job is cut: what is affected, and when they are empty; then do it.",
     "events": "Show the life of a job: what happened to it, when, and how long each step took.",
+    "fabric": "Read the network above the nodes from files of other tools, check it, and label nodes by it.",
     "free": "Show what still fits, by GPU model and size, and what blocks the next size.",
     "history": "Show jobs of the past: submitted, waited, placed where, how often, ended, and how.",
     "hold": "Keep jobs that wait from starting, until `release`.",
