@@ -23,6 +23,13 @@ from tools.controlplane.plane import KubectlFailed
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
 API = "/apis/history.dovetail.dev/v1alpha1"
 FOLDER = "deploy/functions/history"
+BUDGET = """
+---
+apiVersion: dovetail.dev/v1alpha1
+kind: Queue
+metadata: {name: default}
+spec: {budget: {money: {amount: 0, currency: USD}, period: Month, whenUsed: Hold}}
+"""
 
 
 class _World:
@@ -37,7 +44,11 @@ class _World:
         plane.kubectl("apply", "-k", "deploy/people")
         files = [f"--filename={FOLDER}/{name}.yaml" for name in ("rbac", "service")]
         plane.kubectl("apply", "--filename=deploy/namespace.yaml", *files)
-        plane.kubectl("apply", "-f", "-", input=WORLD)
+        plane.kubectl("apply", "--filename=deploy/rbac.yaml")
+        plane.kubectl("apply", "-f", "-", input=WORLD + BUDGET)
+        priced = ("nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "node.kubernetes.io/instance-type=p5.48xlarge")
+        plane.kubectl("label", "node", "view-node", *priced, "topology.kubernetes.io/region=us-east-1")
+        self.scheduler = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
         self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-collector"))
         self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
 
@@ -85,6 +96,7 @@ def test_the_history_behind_the_real_api_server(plane_factory: Callable[..., Any
         _refuses_what_rbac_does_not_grant(world)
         _shows_own_names_and_totals(world)
         _commands_answer_as_the_file_does(world)
+        _holds_a_queue_whose_money_is_spent(world)
         # Questions keep nothing from being written.
         before = world.ask("olga", "/pastjobs")["known"]["end_ms"]
         for _ in range(5):
@@ -150,3 +162,22 @@ def _commands_answer_as_the_file_does(world: _World) -> None:
     assert "Other namespaces had 1 job" in world.dovetail("alice", "history").stdout
     refused = world.dovetail("olga", "cost", "--prices", "prices.csv")
     assert refused.returncode == 2 and "options of prices need --store" in refused.stderr
+
+
+def _holds_a_queue_whose_money_is_spent(world: _World) -> None:
+    """The scheduler asks the collector with the rights of its role, and starts nothing more in the queue."""
+    queue = "/apis/dovetail.dev/v1alpha1/queues/default"
+    command = [DOVETAIL, "scheduler", "--kubeconfig", world.scheduler, "--listen", "", "--no-recording"]
+    with subprocess.Popen(command, text=True) as process:
+        try:
+            money = _until(lambda: world.plane.get(queue).get("status", {}).get("money"))
+            assert (money["currency"], float(money["spent"]) > 0) == ("USD", True), money
+            account = "/api/v1/namespaces/team-a/serviceaccounts/default"
+            _until(lambda: world.plane.get(account))
+            world.plane.kubectl("apply", "-f", "-", input=_pod("team-a", "late", 1))
+            shown = _until(lambda: world.plane.get("/api/v1/namespaces/team-a/pods/late")["status"].get("conditions"))
+            assert "QueueBudgetUsed" in shown[0]["message"], shown
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=PATIENCE_S)
+    world.plane.kubectl("delete", "pod", "late", "--namespace=team-a", "--now")

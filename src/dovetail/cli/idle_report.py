@@ -39,7 +39,7 @@ def notes(answer: IdleList, not_known: str, console: Console) -> None:
         names = foreign(some(answer.not_measured))
         pods = count(len(answer.not_measured), "more pod" if answer.pods else "pod")
         console.print(f"The use of {pods} is not measured: {names}.")
-    if not_known:
+    if not_known and answer.pods:
         console.print(f"What the idle policy will do is not known: {not_known}")
     elif answer.policy == "off":
         console.print(

@@ -23,6 +23,7 @@ from dovetail.idlepolicy.stoppable import NOTHING, SUSPEND
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden, KubeError, NotFound
+from dovetail.kube.api.rights import missing_right
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import GPU_STACKS, PODS
 from dovetail.kube.objects.holding import HoldingPod
@@ -72,7 +73,7 @@ async def foresee(config: ClusterConfig, pods: Sequence[AskedPod], now_ms: int) 
         except NotFound:
             return Foresight("off")
         except Forbidden as error:
-            return Foresight("", str(error))
+            return Foresight("", missing_right(error))
         cluster = _Asked(client, installed[0], reports, now_ms)
         some = pods[:MOST_PODS]
         found = await asyncio.gather(*(cluster.about(pod) for pod in some))
