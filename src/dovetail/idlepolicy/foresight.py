@@ -23,9 +23,9 @@ from dovetail.idlepolicy.stoppable import NOTHING, SUSPEND
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden, KubeError, NotFound
-from dovetail.kube.api.rights import missing_right
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import GPU_STACKS, PODS
+from dovetail.kube.api.rights import missing_right
 from dovetail.kube.objects.holding import HoldingPod
 from dovetail.kube.objects.stack import GPUStack, IdleSpec
 from dovetail.kube.translate.annotations import PREFIX, WHEN_IDLE, duration_ms, options_of
