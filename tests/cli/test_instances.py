@@ -62,6 +62,21 @@ def test_own_prices_and_every_price_with_its_date(tmp_path: Path) -> None:
     assert len(options) > 10 and all("2026-0" in line for line in options)
 
 
+def test_the_built_in_table_takes_newer_prices(tmp_path: Path) -> None:
+    newer, table = tmp_path / "newer.csv", tmp_path / "table.csv"
+    newer.write_text(
+        "cloud,instance_type,region,price_usd_h,price_date,source\ngcp,a4-highgpu-8g,moon,9,2026-11-20,b\n"
+    )
+    result = run("instances", "--refresh", str(newer))
+    assert (
+        result.exit_code == 0
+        and result.stderr == "0 lines replaced, 1 added, 120 lines kept, the oldest of 2026-06-18.\n"
+    )
+    table.write_text(result.stdout)
+    (option,) = answer("instances", "--gpus", "8", "--region", "moon", "--prices", str(table))["options"]
+    assert (option["instance_type"], option["micro_usd_per_hour"]) == ("a4-highgpu-8g", 9_000_000)
+
+
 @pytest.mark.parametrize("option", [["--rdma"], ["--cpu", "30"], ["--memory", "200Gi"], ["--cloud", "gcp"],
                                     ["--region", "eastus"], ["--nvlink"], ["--nodes", "1"]])  # fmt: skip
 def test_each_option_leaves_fewer(option: list[str]) -> None:
@@ -98,6 +113,10 @@ def test_a_need_that_is_none(text: str, message: str) -> None:
         (["--region", "moon"], "there is no price of 'moon'; known are eastus, "),
         (["--interruptible", "--save", "0s", "--restart", "1m", "--mtbi", "8h"], "'0s' must be at least 1 s"),
         (["--memory", "8 apples"], "8 apples"),
+        (["--refresh", "-", "--prices", "-"], "cannot both be standard input"),
+        (["--refresh", "-", "--gpus", "8"], "--refresh ranks nothing: remove --gpus"),
+        (["--refresh", "-", "--memory", "1Gi"], "--refresh ranks nothing: remove --memory"),
+        (["--refresh", "-", "-o", "json"], "--refresh ranks nothing: remove --output"),
     ],
 )
 def test_options_of_instances_that_are_refused(arguments: list[str], message: str) -> None:

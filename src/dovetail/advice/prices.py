@@ -11,7 +11,7 @@ The sources and licences of the built-in table are in the NOTICE file and docs/r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib.resources import files
 
 from msgspec import Struct
@@ -24,6 +24,8 @@ COLUMNS = (
     "cloud", "instance_type", "gpu_model", "gpu_count", "gpu_memory_gb", "vcpus", "host_memory_gib", "network_gbit",
     "rdma", "local_nvme_gb", "region", "price_usd_h", "spot_usd_h_min", "spot_usd_h_median", "price_date", "source",
 )  # fmt: skip
+BUILT_IN = "instances.csv"
+"""The file of the built-in table."""
 
 
 class CloudInstance(Struct, frozen=True):
@@ -48,28 +50,40 @@ class CloudInstance(Struct, frozen=True):
 
 def built_in() -> tuple[CloudInstance, ...]:
     """The instances of the built-in table."""
-    return read(files("dovetail.advice").joinpath("instances.csv").read_text(encoding="utf-8"), "instances.csv")
+    return read(built_in_text(), BUILT_IN)
+
+
+def built_in_text() -> str:
+    """The built-in table as CSV."""
+    return files("dovetail.advice").joinpath(BUILT_IN).read_text(encoding="utf-8")
 
 
 def read(text: str, file: str) -> tuple[CloudInstance, ...]:
     """The instances of a CSV file. Raises PriceError."""
-    return tuple(_rows(text, file))
+    return tuple(map(instance, distinct(text, file, COLUMNS)))
 
 
-def _rows(text: str, file: str) -> Iterator[CloudInstance]:
+def key(row: PriceRow) -> tuple[str, str, str]:
+    """What a table has once."""
+    return row.cells["cloud"], row.cells["instance_type"], row.cells["region"]
+
+
+def distinct(text: str, file: str, needed: Collection[str]) -> Iterator[PriceRow]:
+    """The lines of a CSV file that has the `needed` ones of COLUMNS. Raises PriceError."""
     first_of: dict[tuple[str, str, str], int] = {}
-    for row in rows(text, file, COLUMNS, COLUMNS):
-        key = (row.cells["cloud"], row.cells["instance_type"], row.cells["region"])
-        if key in first_of:
-            rule = f"{' '.join(key).rstrip()} is in line {first_of[key]} already"
+    for row in rows(text, file, COLUMNS, needed):
+        if key(row) in first_of:
+            rule = f"{' '.join(key(row)).rstrip()} is in line {first_of[key(row)]} already"
             raise PriceError(file, row.line, "instance_type", rule)
-        first_of[key] = row.line
-        yield _instance(row)
+        first_of[key(row)] = row.line
+        yield row
     if not first_of:
         raise PriceError(file, 1, "", "no instance follows the names of the columns")
 
 
-def _instance(row: PriceRow) -> CloudInstance:
+def instance(row: PriceRow) -> CloudInstance:
+    """The instance of a line. Raises PriceError."""
+
     def dollars(column: str) -> int:
         return row.scaled(column, 10**6, "dollars for an hour")
 

@@ -12,8 +12,9 @@ from click.core import ParameterSource
 from dovetail.advice.instances import InstanceRequest, Ranking, rank
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.memory import Need
+from dovetail.advice.price_refresh import refreshed
 from dovetail.advice.price_table import PriceError
-from dovetail.advice.prices import CloudInstance, built_in, read
+from dovetail.advice.prices import BUILT_IN, CloudInstance, built_in_text, read
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.files import text_of
@@ -26,6 +27,8 @@ _NUMBER = click.IntRange(1, 1 << 16)
 _OF_NEED = {"gpus": "--gpus", "gpu_memory": "--gpu-memory-mib", "nvlink": "--nvlink", "nodes": "--nodes"}
 _OF_SPOT = {"save": "--save", "restart": "--restart", "mtbi": "--mtbi"}
 _TEXT = "utf-8-sig"
+_OPTION = {"form": "output", "gpu_memory": "gpu-memory-mib", "cpu_milli": "cpu", "memory_bytes": "memory"}
+"""Options of another name than their parameter."""
 
 
 class _Sizes(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +65,7 @@ class _Answer(msgspec.Struct):
 @click.option("--restart", type=DurationParam(0), help="Time from an interruption until the job resumes.")
 @click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance.")
 @click.option("--prices", metavar="FILE", help="A CSV file with your own prices. Default: the built-in table.")
+@click.option("--refresh", metavar="FILE", help="Rank nothing: print the table with the newer prices of this CSV file.")
 @answer_option
 @click.pass_context
 def command(ctx: click.Context, /, form: AnswerForm, **options: Any) -> None:
@@ -70,9 +74,13 @@ def command(ctx: click.Context, /, form: AnswerForm, **options: Any) -> None:
     Prices are list prices of the date that is printed with each; they can be out of date. Needs no cluster and no
     network.
     """  # fmt: skip
-    wanted = _wanted(ctx, options)
+    used = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     try:
-        offered = read(text_of(options["prices"], _TEXT), options["prices"]) if options["prices"] else built_in()
+        if options["refresh"]:
+            _refresh(options["refresh"], options["prices"], used)
+            return
+        wanted = _wanted(used, options)
+        offered = read(*_table(options["prices"]))
     except PriceError as error:
         raise click.ClickException(str(error)) from error
     _check_names(offered, wanted)
@@ -83,8 +91,24 @@ def command(ctx: click.Context, /, form: AnswerForm, **options: Any) -> None:
         _show(found)
 
 
-def _wanted(ctx: click.Context, options: dict[str, Any]) -> InstanceRequest:
-    used = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+def _table(prices: str | None) -> tuple[str, str]:
+    """The table as CSV, and the name of its file."""
+    return (text_of(prices, _TEXT), prices) if prices else (built_in_text(), BUILT_IN)
+
+
+def _refresh(newer: str, prices: str | None, used: set[str]) -> None:
+    """Prints the table on standard output, and what has changed on standard error."""
+    if others := sorted(used - {"refresh", "prices"}):
+        raise click.UsageError(f"--refresh ranks nothing: remove --{_OPTION.get(others[0], others[0])}")
+    if newer == prices == "-":
+        raise click.UsageError("--refresh and --prices cannot both be standard input")
+    found = refreshed(*_table(prices), text_of(newer, _TEXT), newer)
+    click.echo(found.text, nl=False)
+    kept = f"{count(found.kept, 'line')} kept, the oldest of {found.oldest}" if found.kept else "none kept"
+    click.echo(f"{count(found.replaced, 'line')} replaced, {found.added} added, {kept}.", err=True)
+
+
+def _wanted(used: set[str], options: dict[str, Any]) -> InstanceRequest:
     both = [option for name, option in _OF_NEED.items() if name in used]
     if options["need"] and both:
         raise click.UsageError(f"--need and {both[0]} set the same value: use one of them")

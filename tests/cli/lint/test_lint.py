@@ -75,6 +75,31 @@ def test_json_is_a_list_of_findings(bad: Path) -> None:
     assert one["message"].startswith("nvidia.com/gpu has a request")
 
 
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: a, image: b, resources: %s}]\n"
+WRONG = POD % "{requests: {nvidia.com/gpu: 2}}"
+
+
+def test_findings_in_the_output_of_helm_name_the_template() -> None:
+    """As `helm template` prints it: one comment for each document."""
+    text = f"---\n# Source: c/templates/a.yaml\n{POD % '{}'}---\n# Source: c/charts/d/templates/b.yaml\n\n{WRONG}"
+    (one,) = json.loads(lint("-", *ONLY, "-o", "json", stdin=text).stdout)
+    assert text.splitlines()[one["line"] - 1].startswith("  containers:")
+    assert (one["template"], one["template_line"]) == ("c/charts/d/templates/b.yaml", 6)
+    shown = lint("-", *ONLY, stdin=text).stdout.splitlines()
+    assert shown[1] == "    template: c/charts/d/templates/b.yaml, line 6 of what it renders"
+    broken = f"{text}---\n# Source: c/templates/e.yaml\na: [\n"
+    last = json.loads(lint("-", *ONLY, "-o", "json", stdin=broken).stdout)[-1]
+    assert (last["rule"], last["template"]) == ("G00", "c/templates/e.yaml")
+
+
+@pytest.mark.parametrize(
+    "comment", ["# Source: https://example.com/pods", "# c/templates/a.yaml", "a: 1 # Source: c/templates/a"]
+)
+def test_other_comments_name_no_template(comment: str) -> None:
+    (one,) = json.loads(lint("-", *ONLY, "-o", "json", stdin=f"{comment}\n{WRONG}").stdout)
+    assert (one["template"], one["template_line"]) == ("", 0)
+
+
 def test_sarif(bad: Path) -> None:
     (run,) = json.loads(lint(bad, *ONLY, "-o", "sarif").stdout)["runs"]
     (result,) = run["results"]

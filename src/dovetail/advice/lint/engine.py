@@ -55,6 +55,11 @@ class LintFinding(Struct, frozen=True, dict=True):
         except NotRewritten:
             return False
 
+    @property
+    def rendered_from(self) -> tuple[str, int]:
+        """The file of the Helm template, and the line of what was rendered from it; ("", 0) if not from Helm."""
+        return self.document.rendered_from(self.line) if self.document is not None else ("", 0)
+
 
 def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
     """All findings, in the order of the documents, sorted by position in each."""
@@ -62,24 +67,26 @@ def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule
         yield from sorted(_of(document, facts, rules), key=lambda one: (one.line, one.column, one.rule, one.path))
 
 
-def unreadable(file: str, error: Unreadable) -> LintFinding:
+def unreadable(file: str, error: Unreadable, document: SourceDocument | None = None) -> LintFinding:
     """The finding of a file or a document that cannot be read."""
     return LintFinding(
-        UNREADABLE, Severity.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), ()
-    )
+        UNREADABLE, Severity.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), (),
+        document,
+    )  # fmt: skip
 
 
 def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
     if document.error is not None:
-        yield unreadable(document.file, document.error)
+        yield unreadable(document.file, document.error, document)
         return
     valid = []
     for one in suppressions(document.text, BY_ID):
         if one.wrong:
             line = document.first_line + one.line - 1
             yield LintFinding(
-                UNREADABLE, Severity.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), ()
-            )
+                UNREADABLE, Severity.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), (),
+                document,
+            )  # fmt: skip
         else:
             valid.append(one)
     silence = Silence(valid)

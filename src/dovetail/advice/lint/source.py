@@ -5,6 +5,8 @@ Rules
 - Files are split at lines that begin with `---`, so that an invalid document does not affect the others.
 - Everything is read as YAML, which includes JSON, so that every field has a line and a column.
 - A template that was not rendered (Helm, Jinja, ERB) has an error of its own, also a Helm template that is valid YAML.
+- `helm template` names the file of the template in the comment with which each document begins. It does not state lines
+  of the template, only the lines of what it made of it are known.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
+_HELM_SOURCE = re.compile(r"\A(?:---[^\n]*\n)?# Source: ([^\n]*)\n")
+_OF_CHARTS = ("/templates/", "/crds/")
+"""Folders of a chart, one of which is in the name. Source: https://github.com/helm/helm: pkg/cmd/template.go."""
 _WRAPPER = "AppWrapper"
 """https://github.com/project-codeflare/appwrapper: its components are the objects that it makes."""
 _BRACES = re.compile(r"\{\{|\{%|<%")
@@ -73,6 +78,14 @@ class SourceDocument(Struct, frozen=True):
         if at is None:
             return self.first_line, 1
         return self.first_line + at.start_mark.line, at.start_mark.column + 1
+
+    def rendered_from(self, line: int) -> tuple[str, int]:
+        """Of a document that `helm template` printed: the file of the template, and which line of what was rendered
+        from it is this `line` of the file, from 1. ("", 0) for another document."""
+        found = _HELM_SOURCE.match(self.text)
+        if found is None or not any(folder in found[1] for folder in _OF_CHARTS):
+            return "", 0
+        return found[1].strip(), max(line - self.first_line - found[0].count("\n") + 1, 1)
 
 
 def decoded(data: bytes) -> str:

@@ -33,7 +33,8 @@ _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sche
 
 class ReportedFinding(Struct, frozen=True):
     """A finding as it is in JSON. `line` and `column` count from 1; both are 0 for the whole file. `guess`: it may be
-    wrong, as no nodes are known. `patch` is a JSON patch (RFC 6902) of the document."""
+    wrong, as no nodes are known. `patch` is a JSON patch (RFC 6902) of the document. `template` is the file of the Helm
+    template, "" if the document is not the output of `helm template`, and `template_line` the line of that output."""
 
     rule: str
     level: Severity
@@ -47,6 +48,8 @@ class ReportedFinding(Struct, frozen=True):
     guess: bool
     fixable: bool
     patch: tuple[dict[str, Any], ...]
+    template: str
+    template_line: int
 
 
 class LintReport(Struct, frozen=True):
@@ -68,6 +71,9 @@ def as_text(report: LintReport) -> str:
         guess = " (a guess: facts of the cluster are missing)" if one.guess else ""
         where = f"{one.object}: {one.path}: " if one.path else ""
         lines.append(f"{_place(one)}: {level} {one.rule}: {where}{one.message}{guess}")
+        template, line = one.rendered_from
+        if template:
+            lines.append(f"    template: {template}, line {line} of what it renders")
         if one.rule not in explained_rules:
             lines.append(f"    effect: {one.effect}")
         explained_rules.add(one.rule)
@@ -116,7 +122,7 @@ def _kind(whole: Field) -> str:
 def reported(one: LintFinding) -> ReportedFinding:
     return ReportedFinding(
         one.rule, one.level, one.file, one.line, one.column, one.object, one.path, one.message, one.effect, one.guess,
-        one.fixable, one.patch,
+        one.fixable, one.patch, *one.rendered_from,
     )  # fmt: skip
 
 

@@ -51,8 +51,8 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_LABEL, OLD_JOB_LABEL = "batch.kubernetes.io/job-name", "job-name"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
-_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-_NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 LWS_LABEL = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -206,8 +206,8 @@ def _jobset(jobset: JobSet) -> GangSize:
         pods = replicated.replicas * min(job.parallelism, job.completions or job.parallelism)
         marks = jobset.metadata.annotations, replicated.template.metadata.annotations
         # Its webhook refuses all pods but the leader of each Job until that one is bound.
-        leader_first = any(_EXCLUSIVE in one for one in marks) and all(
-            _NODE_SELECTOR_STRATEGY not in one for one in marks
+        leader_first = any(EXCLUSIVE in one for one in marks) and all(
+            NODE_SELECTOR_STRATEGY not in one for one in marks
         )
         leaders_first |= leader_first
         parts.append(DeclaredPart(replicated.name, min(pods, 1) if leader_first else pods, pods))

@@ -10,8 +10,8 @@ Rules
   cluster, neither does one with a uid: it comes from an API server, where its controller has made them.
 - Pods are counted before the first is made. All workloads together make at most MOST_PODS.
 - Kinds that make pods later or on each node (CronJob, DaemonSet, autoscalers) make none here. Volume claim templates
-  are left out, and so is the affinity of `exclusive-topology`, which webhooks add to pods of JobSets and
-  LeaderWorkerSets.
+  are left out, and so is the affinity of `exclusive-topology`, which a webhook adds to pods of LeaderWorkerSets;
+  that of JobSet is in `exclusive`.
 Sources: kubernetes/kubernetes pkg/controller/{job,replicaset,deployment,statefulset}; kubernetes-sigs/jobset
 pkg/controllers/jobset_controller.go and its defaults in pkg/webhooks; kubernetes-sigs/lws pkg/controllers and
 pkg/webhooks/pod_webhook.go; kubeflow/trainer, branch release-1.9, pkg/controller.v1; kubeflow/mpi-operator
@@ -40,6 +40,7 @@ from dovetail.kube.gangs.owners import (
     TRAINING_LABEL,
 )
 from dovetail.kube.manifests.documents import Document
+from dovetail.kube.manifests.exclusive import JOB_KEY, alone_in, domain_of
 from dovetail.kube.manifests.parts import MOST_PODS, ManifestPart, WrongField
 from dovetail.kube.manifests.templates import group_kind
 
@@ -76,6 +77,7 @@ class _Workload(Struct, frozen=True):
     namespace: str
     api_version: str
     kind: str
+    whole: ManifestPart
     spec: ManifestPart
 
     @property
@@ -177,12 +179,13 @@ def _made(document: Document, room: int) -> list[Document]:
     name = _metadata(value).get("name")
     if not isinstance(name, str):
         return []
-    spec = ManifestPart({"spec": value.get("spec", {})}, "").inner("spec")
+    whole = ManifestPart({"spec": {}, **value}, "")
+    spec = whole.inner("spec")
     policy = spec.inner("runPolicy", {}).value
     if True in (spec.value.get("suspend"), policy.get("suspend"), spec.value.get("paused")):
         return []
     namespace = _called(value)[0].partition("/")[0]
-    workload = _Workload(name, namespace, value["apiVersion"], value["kind"], spec)
+    workload = _Workload(name, namespace, value["apiVersion"], value["kind"], whole, spec)
     parts = list(_MAKERS[group_kind(value)](workload))
     total = 0
     for part in parts:
@@ -244,18 +247,20 @@ def _jobset(workload: _Workload) -> Iterator[_Pods]:
     jobs = sum(one.number("replicas", 1) for one in replicated)
     first = 0
     for one in replicated:
-        yield _replicated_job(workload.name, one, first, jobs)
+        yield _replicated_job(workload, one, first, jobs)
         first += one.number("replicas", 1)
 
 
-def _replicated_job(jobset: str, replicated: ManifestPart, first: int, jobs: int) -> _Pods:
+def _replicated_job(workload: _Workload, replicated: ManifestPart, first: int, jobs: int) -> _Pods:
     """The pods of the Jobs of one entry, the first of which has the index `first` among all `jobs`."""
-    part, replicas = replicated.text("name"), replicated.number("replicas", 1)
+    jobset, part, replicas = workload.name, replicated.text("name"), replicated.number("replicas", 1)
     template = replicated.inner("template")
     job = template.inner("spec")
     _, count = _pods_of_job(job)
     # The webhook of JobSet makes Jobs indexed where they have no completion mode.
     indexed = job.text("completionMode", "Indexed") == "Indexed"
+    domain = domain_of(workload.whole, template)
+    pod_spec = job.inner("template").inner("spec")
 
     def pod(i: int) -> _Pod:
         k, index = divmod(i, count)
@@ -269,7 +274,13 @@ def _replicated_job(jobset: str, replicated: ManifestPart, first: int, jobs: int
             "jobset.sigs.k8s.io/job-global-index": str(first + k),
             "jobset.sigs.k8s.io/restart-attempt": "0",
         }
-        return replace(one, labels={**one.labels, **marks}, annotations={**one.annotations, **marks})
+        one = replace(one, labels={**one.labels, **marks}, annotations={**one.annotations, **marks})
+        if not domain:
+            return one
+        # JobSet writes a hash of it.
+        job_key = f"{workload.namespace}.{jobset}-{part}-{k}"
+        affinity = alone_in(domain, job_key, pod_spec, first=index == 0)
+        return replace(one, labels={**one.labels, JOB_KEY: job_key}, spec={**one.spec, "affinity": affinity})
 
     return _Pods(f"{replicated.path}.replicas", replicas * count, job.inner("template"), pod)
 

@@ -107,16 +107,16 @@ _RESOURCES = {"gpu": "", "cpu": "m", "memory": "M"}
 """The suffix of Dovetail's quantities in the same unit."""
 
 
-def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
+def _whole(whole: Field, _: World) -> Iterator[MigrationStep]:
     group, kind = group_of(whole), whole.at("kind").text
     if (group, kind) == (_GROUP, "Queue"):
         yield _queue(whole)
     elif (group, kind) == (_GROUP, "PodGroup"):
-        yield _pod_group(whole, world)
+        yield _pod_group(whole)
     elif (group, kind) in _NO_KINDS:
         yield left(whole.at("kind"), f"{kind}: {_NO_KINDS[group, kind]}")
     elif kind != "Pod":
-        yield from _marks(whole, whole.at("metadata"), world)
+        yield from _marks(whole, whole.at("metadata"))
 
 
 def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
@@ -125,7 +125,7 @@ def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     ours = pod.spec.at("schedulerName").text in KAI.schedulers
     own = list(_own(pod, world)) if queued or ours else []
     yield from own
-    yield from _marks(pod.whole, pod.meta, world)
+    yield from _marks(pod.whole, pod.meta)
     # Last: the schedulerName shows that annotations without a prefix are KAI's.
     yield from scheduled(pod, KAI.schedulers, marked=queued, lost=lost_of(own))
 
@@ -187,14 +187,14 @@ def _priority(pod: Template) -> Iterator[MigrationStep]:
         yield MigrationStep(label, f"the label {_PRIORITY} is spec.priorityClassName: {label.value}", edits)
 
 
-def _marks(whole: Field, meta: Field, world: World) -> Iterator[MigrationStep]:
+def _marks(whole: Field, meta: Field) -> Iterator[MigrationStep]:
     labels, annotations = meta.at("labels"), meta.at("annotations")
     for name in _QUEUES:
         if labels.at(name):
             yield moved(whole, labels.at(name), labels.at(name).text, f"queue {labels.at(name).value}")
     for name, key in _LEVELS.items():
         if annotations.at(name):
-            yield topology(meta, annotations.at(name), key, _label(annotations.at(name).text, world))
+            yield topology(meta, annotations.at(name), key, _label(annotations.at(name)))
     levels = [annotations.at(name) for name in _LEVELS if annotations.at(name)]
     if annotations.at(_TOPOLOGY) and not levels:
         yield MigrationStep(
@@ -212,16 +212,12 @@ def _marks(whole: Field, meta: Field, world: World) -> Iterator[MigrationStep]:
         )
 
 
-def _label(name: str, world: World) -> str:
-    """The node label of a level; "" for an alias of a Topology that is not among the files."""
-    for found in world.of("kai.scheduler", "Topology"):
-        for each in found.at("spec", "levels").each():
-            if each.at("alias").text == name:
-                return each.at("nodeLabel").text
-    return name if "/" in name else ""
+def _label(level: Field) -> str:
+    """The node label that a level names; "" if it is none."""
+    return level.text if "/" in level.text else ""
 
 
-def _pod_group(whole: Field, world: World) -> MigrationStep:
+def _pod_group(whole: Field) -> MigrationStep:
     spec, meta = whole.at("spec"), whole.at("metadata")
     lost = queues.not_read(
         [spec.at(name) for name in ("minSubGroup", "subGroups")],
@@ -240,8 +236,8 @@ def _pod_group(whole: Field, world: World) -> MigrationStep:
     )
     constraint = spec.at("topologyConstraint")
     levels = [constraint.at(f"{which}TopologyLevel") for which in ("required", "preferred")]
-    required, preferred = (_label(one.text, world) for one in levels)
-    lost += [Left(one, "is not a node label: write one") for one in levels if one and not _label(one.text, world)]
+    required, preferred = map(_label, levels)
+    lost += [Left(one, "is not a node label: write one") for one in levels if one and not _label(one)]
     meant = _PREEMPTIBLE.get(spec.at("preemptibility").text)
     edits = annotated(meta, preemptible=meant, topology_preferred=preferred or None)
     if spec.at("queue"):
