@@ -97,12 +97,13 @@ GPUS = (
     GpuProduct("RTX-PRO-4500-BW", "NVIDIA-RTX-PRO-4500-Blackwell", 32_623),
     GpuProduct("RTX5090", "NVIDIA-GeForce-RTX-5090", 32_607),
 )
+# In reverse: the first GPU of a name counts.
+_BY_NAME = {name.casefold(): gpu for gpu in reversed(GPUS) for name in (gpu.name, gpu.model)}
 
 
 def named(name: str) -> GpuProduct | None:
     """The GPU of this model, label or nvidia-smi name, in any case."""
-    wanted = _spelt(name)
-    return next((gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold())), None)
+    return _BY_NAME.get(_spelt(name))
 
 
 def find(name: str) -> tuple[GpuProduct, ...]:

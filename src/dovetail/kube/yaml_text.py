@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeVar
 
@@ -58,8 +59,8 @@ class Loader(yaml.CSafeLoader):
         self._flat: set[int] = set()
 
     def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
-        self._level += 1
-        if self._level > DEEPEST and current_node is not None:
+        self._level = level = self._level + 1
+        if level > DEEPEST and current_node is not None:
             raise _too_deep(current_node.start_mark)
 
     def ascend_resolver(self) -> None:
@@ -69,11 +70,9 @@ class Loader(yaml.CSafeLoader):
         """The tag of a node without one, as PyYAML finds it, without its work for what this loader does not have."""
         if kind is not yaml.ScalarNode:
             return _MAP if kind is yaml.MappingNode else _LIST
-        if implicit[0]:
-            for tag, pattern in self.yaml_implicit_resolvers.get(value[:1], ()):
-                if pattern.match(value):
-                    return str(tag)
-        return _TEXT
+        if not implicit[0]:
+            return _TEXT
+        return _short_tag(value) if len(value) <= _LONG else _tag(value)
 
     def construct_document(self, node: yaml.Node | None) -> Any:
         if node is None:
@@ -95,9 +94,14 @@ class Loader(yaml.CSafeLoader):
             return [self._value(one) for one in node.value]
         if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
             return self.construct_object(node, deep=True)
-        if any(key.tag != _TEXT or not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
-            return self.construct_object(node, deep=True)
-        found = {key.value: self._value(inner) for key, inner in node.value}
+        for key, _ in node.value:
+            if key.tag != _TEXT or not isinstance(key, yaml.ScalarNode):
+                return self.construct_object(node, deep=True)
+        # Most values are texts: without a call for each of them.
+        found = {
+            key.value: inner.value if inner.tag == _TEXT and type(inner) is yaml.ScalarNode else self._value(inner)
+            for key, inner in node.value
+        }
         if len(found) < len(node.value):
             self.flatten_mapping(node)
         return found
@@ -114,6 +118,18 @@ class Loader(yaml.CSafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
                 seen.add((key.tag, key.value))
         super().flatten_mapping(node)
+
+
+def _tag(value: str) -> str:
+    """The tag of a plain scalar."""
+    for tag, pattern in Loader.yaml_implicit_resolvers.get(value[:1], ()):
+        if pattern.match(value):
+            return str(tag)
+    return _TEXT
+
+
+_short_tag = lru_cache(maxsize=4096)(_tag)
+"""Most plain scalars are keys and words that are there often."""
 
 
 def _has_aliases(text: str) -> bool:

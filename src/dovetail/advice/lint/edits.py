@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -74,10 +74,12 @@ def _copied(value: Any) -> Any:
     return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
-def json_patch(document: Any, edits: Iterable[Edit]) -> list[dict[str, Any]]:
+def json_patch(document: Any, edits: Sequence[Edit]) -> list[dict[str, Any]]:
     """The edits of the document as a JSON patch (RFC 6902)."""
     patch: list[dict[str, Any]] = []
-    for edit in edits:
+    for at, edit in enumerate(edits):
+        if at > 0:
+            document = edited(document, edits[at - 1 : at])
         missing = _first_missing(document, edit.path)
         if edit.op == "rename":
             moved = (*edit.path[:-1], str(edit.value))
@@ -93,7 +95,6 @@ def json_patch(document: Any, edits: Iterable[Edit]) -> list[dict[str, Any]]:
             for step in reversed(edit.path[missing + 1 :]):
                 value = {step: value}
             patch.append({"op": "add", "path": _pointer(edit.path[: missing + 1]), "value": value})
-        document = edited(document, (edit,))
     return patch
 
 

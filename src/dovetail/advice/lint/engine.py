@@ -42,8 +42,12 @@ class LintFinding(Struct, frozen=True, dict=True):
     effect: str
     guess: bool
     edits: tuple[Edit, ...]
-    patch: tuple[dict[str, Any], ...]
     document: SourceDocument | None = None
+
+    @cached_property
+    def patch(self) -> tuple[dict[str, Any], ...]:
+        """The edits of the document as a JSON patch (RFC 6902)."""
+        return tuple(json_patch(self.document.value, self.edits)) if self.document is not None else ()
 
     @cached_property
     def fixable(self) -> bool:
@@ -70,7 +74,7 @@ def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule
 def unreadable(file: str, error: Unreadable, document: SourceDocument | None = None) -> LintFinding:
     """The finding of a file or a document that cannot be read."""
     return LintFinding(
-        UNREADABLE, Severity.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), (),
+        UNREADABLE, Severity.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (),
         document,
     )  # fmt: skip
 
@@ -84,7 +88,7 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
         if one.wrong:
             line = document.first_line + one.line - 1
             yield LintFinding(
-                UNREADABLE, Severity.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), (),
+                UNREADABLE, Severity.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (),
                 document,
             )  # fmt: skip
         else:
@@ -99,11 +103,10 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             if silence.covers(rule.id, line - document.first_line + 1):
                 continue
             level = Severity.WARNING if found.guess and rule.level is Severity.ERROR else rule.level
-            patch = tuple(json_patch(document.value, found.edits)) if found.edits else ()
             yield LintFinding(
                 rule.id, level, document.file, line, column, name, str(found.field), found.message,
                 found.effect or rule.effect,
-                found.guess, found.edits, patch, document,
+                found.guess, found.edits, document,
             )  # fmt: skip
 
 

@@ -24,12 +24,13 @@ class Field(Struct, frozen=True):
         """The field below at these steps: keys of mappings and indices of lists."""
         value = self.value
         for step in steps:
-            if isinstance(step, str):
-                value = value.get(step) if type(value) is dict else None
-            elif type(value) is list and step < len(value):
+            if type(value) is dict:
+                value = value.get(step) if type(step) is str else None
+            elif type(value) is list and type(step) is int and step < len(value):
                 value = value[step]
             else:
                 value = None
+                break
         return Field(value, self.path + steps)
 
     def each(self) -> Iterator[Field]:

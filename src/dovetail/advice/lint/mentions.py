@@ -8,6 +8,7 @@ A text with escapes in double quotes may spell a word in another way: all rules 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from dovetail.advice.lint.rule import Rule
 
@@ -54,11 +55,18 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G52": ("nnodes", "kubeflow.org"),
 }
 """By rule; one of its words is enough."""
+_WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))
 
 
 def applicable(rules: Iterable[Rule], text: str) -> list[Rule]:
     """The rules that may find something in a document of this text; all of them where it is unknown."""
     if not text or ("\\" in text and '"' in text):
         return list(rules)
-    is_in = text.__contains__
-    return [rule for rule in rules if (words := MENTIONS.get(rule.id)) is None or any(map(is_in, words))]
+    useless = _useless(tuple([word for word in _WORDS if word in text]))
+    return [rule for rule in rules if rule.id not in useless]
+
+
+@lru_cache(maxsize=1024)
+def _useless(words: tuple[str, ...]) -> frozenset[str]:
+    """The rules that find nothing in a document with these of their words."""
+    return frozenset(rule for rule, enough in MENTIONS.items() if not set(enough).intersection(words))

@@ -43,8 +43,7 @@ def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         resources = container.at("resources")
         for name, asked in resources.at("requests").entries():
-            limit = resources.at("limits", name)
-            if is_gpu(name) and not limit:
+            if is_gpu(name) and not (limit := resources.at("limits", name)):
                 message = f"{name} has a request and no limit: set the limit to the same amount"
                 yield RuleMatch(asked, message, (put(limit, asked.value),))
 
@@ -53,8 +52,10 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         resources = container.at("resources")
         for name, limit in resources.at("limits").entries():
+            if not is_gpu(name):
+                continue
             request = resources.at("requests", name)
-            if is_gpu(name) and request and amount(request) != amount(limit):
+            if request and amount(request) != amount(limit):
                 message = (
                     f"{name}: the request is {request.value} and the limit is {limit.value}: write {limit.value} for "
                     f"both, or {request.value} if that is what the pod needs"
