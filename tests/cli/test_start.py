@@ -7,8 +7,10 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks.start_speed import commands
 from dovetail.cli import run
@@ -20,6 +22,8 @@ from dovetail.core.policy import Policy
 from dovetail.jobs.manifests import NEW_KINDS
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.sim.policies import POLICIES
+from tests.cli.viewed import answers_of, serving
+from tests.views.agents import CLUSTER, NOW
 
 HEAVY = (
     *("aiohttp", "asyncio", "httptools", "numpy", "prometheus_client", "rich.progress", "sqlite3", "ssl", "uvloop"),
@@ -27,6 +31,13 @@ HEAVY = (
     *(module for extra in EXTRAS.values() for module in extra),
 )
 """The last line but one is of `watch` and of `mcp`."""
+CORE = ("dovetail.core.state", "kubecel", "numpy")
+"""What computes answers; a command that only prints them needs none of it."""
+ANSWERED = (
+    *("why ada/worker", "why default/job", "why bob/many", "why gl/ada/train", "why queue/agents", "queue --basis"),
+    *("jobs", "nodes", "nodes n1", "free", "free --shape 2x8", "share --users --all", "priority default/job", "leases"),
+)
+"""What is asked of the scheduler of tests.views.agents."""
 HELP = """
 import json, os, sys
 from dovetail.cli import main
@@ -47,9 +58,9 @@ for call in calls:
 """
 
 
-def imported(calls: list[list[str]]) -> list[tuple[list[str], int, list[str]]]:
-    """Of each call, each in a process of its own: the exit code, and what it imported of HEAVY."""
-    argv = [sys.executable, "-c", HELP, json.dumps([HEAVY, calls])]
+def imported(calls: list[list[str]], heavy: tuple[str, ...] = HEAVY) -> list[tuple[list[str], int, list[str]]]:
+    """Of each call, each in a process of its own: the exit code, and what it imported of these modules."""
+    argv = [sys.executable, "-c", HELP, json.dumps([heavy, calls])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
@@ -64,8 +75,20 @@ def test_no_option_is_declared_by_a_heavy_library() -> None:
 @pytest.mark.slow
 def test_a_heavy_library_would_be_found() -> None:
     assert [module for module in HEAVY if find_spec(module) is None] == []
-    ((_, code, found),) = imported([["simulate", "--nodes", "1x8", "--pods", "none.csv"]])
+    ((_, code, found),) = imported([["queue", "-f", "none.yaml"]])
     assert code == 1 and "numpy" in found
+
+
+@pytest.mark.slow
+def test_what_the_scheduler_answers_is_printed_without_the_core(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump_all(CLUSTER))
+    with serving(answers_of(file, NOW), tmp_path) as config:
+        words = [[*one.split(), "--kubeconfig", str(config)] for one in ANSWERED]
+        calls = [*words, *([*one, "-o", "json"] for one in words)]
+        assert imported(calls, CORE) == [(call, 0, []) for call in calls]
+        ((_, code, found),) = imported([["queue", "--policy", "tightest", "--kubeconfig", str(config)]], CORE)
+        assert code == 1 and found == list(CORE)
 
 
 def test_names_that_are_declared_without_their_library_are_those_of_the_library() -> None:
