@@ -7,12 +7,10 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-import yaml
 
-from benchmarks.start_speed import commands
+from benchmarks.start_speed import ANSWERED, answering, commands
 from dovetail.cli import run
 from dovetail.cli.extras import EXTRAS
 from dovetail.cli.lint import lint, report
@@ -22,8 +20,6 @@ from dovetail.core.policy import Policy
 from dovetail.jobs.manifests import NEW_KINDS
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.sim.policies import POLICIES
-from tests.cli.viewed import answers_of, serving
-from tests.views.agents import CLUSTER, NOW
 
 HEAVY = (
     *("aiohttp", "asyncio", "httptools", "numpy", "prometheus_client", "rich.progress", "sqlite3", "ssl", "uvloop"),
@@ -33,11 +29,6 @@ HEAVY = (
 """The last line but one is of `watch` and of `mcp`."""
 CORE = ("dovetail.core.state", "kubecel", "numpy")
 """What computes answers; a command that only prints them needs none of it."""
-ANSWERED = (
-    *("why ada/worker", "why default/job", "why bob/many", "why gl/ada/train", "why queue/agents", "queue --basis"),
-    *("jobs", "nodes", "nodes n1", "free", "free --shape 2x8", "share --users --all", "priority default/job", "leases"),
-)
-"""What is asked of the scheduler of tests.views.agents."""
 HELP = """
 import json, os, sys
 from dovetail.cli import main
@@ -80,10 +71,8 @@ def test_a_heavy_library_would_be_found() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_scheduler_answers_is_printed_without_the_core(tmp_path: Path) -> None:
-    file = tmp_path / "cluster.yaml"
-    file.write_text(yaml.safe_dump_all(CLUSTER))
-    with serving(answers_of(file, NOW), tmp_path) as config:
+def test_what_the_scheduler_answers_is_printed_without_the_core() -> None:
+    with answering() as config:
         words = [[*one.split(), "--kubeconfig", str(config)] for one in ANSWERED]
         calls = [*words, *([*one, "-o", "json"] for one in words)]
         assert imported(calls, CORE) == [(call, 0, []) for call in calls]
