@@ -150,6 +150,15 @@ def test_options_that_describe_another_scheduler_are_not_for_this_one(
     assert (done.exit_code, done.stderr, asked) == (0, "", [])
 
 
+@pytest.mark.parametrize("policy", ["dovetail", "expected-fill"])
+def test_both_names_of_its_policy_are_for_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    view = QueuePosition("", NOW, (), whole=True)
+    done, asked = run(tmp_path, monkeypatch, view, "queue", "--policy", policy)
+    assert (done.exit_code, len(asked)) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "resource", "body"),
     [
