@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a command takes from its call to its end: the help of each, and small real runs.
+"""How long a command takes from its call to its end: the help of each, small real runs, and commands that a scheduler
+answers.
 
     python -m benchmarks.start_speed [--runs 20] [--only queue why] [-o json]
 
@@ -18,12 +19,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
+import yaml
 
 from benchmarks.findings import output_option
 from dovetail.cli import cli
+from tests.cli.viewed import answers_of, serving
+from tests.views.agents import CLUSTER, NOW
 
 ROOT = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-c", "from dovetail.cli import main; main()")
@@ -37,6 +43,11 @@ REAL = (
     ("queue", "create", "speech", "--guarantee", "gpu=8", "--dry-run"),
     ("queue", "drain", "product", "--dry-run", *AT),
 )  # fmt: skip
+ANSWERED = (
+    *("why ada/worker", "why default/job", "why bob/many", "why gl/ada/train", "why queue/agents", "queue --basis"),
+    *("jobs", "nodes", "nodes n1", "free", "free --shape 2x8", "share --users --all", "priority default/job", "leases"),
+)
+"""What is asked of a scheduler of the cluster of tests.views.agents. In the table they end with `(answered)`."""
 NOTHING = "python -c pass"
 
 
@@ -50,12 +61,24 @@ def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[t
             yield from commands(command, (*path, name))
 
 
-def calls(only: list[str]) -> dict[str, tuple[str, ...]]:
+@contextmanager
+def answering() -> Iterator[Path]:
+    """The kubeconfig of an API server that has the views of a scheduler."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "cluster.yaml"
+        file.write_text(yaml.safe_dump_all(CLUSTER))
+        with serving(answers_of(file, NOW), Path(folder)) as config:
+            yield config
+
+
+def calls(only: list[str], config: Path) -> dict[str, tuple[str, ...]]:
     """What is called, by how it is shown; of the commands that are named alone, if any is."""
     own = [("--version",), ("--help",)] if not only else []
     helps = [(*words, "--help") for words in commands() if not only or words[0] in only]
     real = [words for words in REAL if not only or words[0] in only]
     found = {" ".join(words): (*COMMAND, *words) for words in (*own, *helps, *real)}
+    asked = [one.split() for one in ANSWERED if not only or one.split()[0] in only]
+    found |= {f"{' '.join(words)} (answered)": (*COMMAND, *words, "--kubeconfig", str(config)) for words in asked}
     return {NOTHING: (sys.executable, "-c", "pass")} | found
 
 
@@ -73,9 +96,8 @@ def one_run(argv: tuple[str, ...]) -> tuple[float, float]:
     return 1000 * wall_s, 1000 * (usage.ru_utime + usage.ru_stime)
 
 
-def measure(runs: int, only: list[str]) -> dict[str, tuple[float, float]]:
+def measure(runs: int, wanted: dict[str, tuple[str, ...]]) -> dict[str, tuple[float, float]]:
     """The medians of each call."""
-    wanted = calls(only)
     taken: dict[str, list[tuple[float, float]]] = {call: [] for call in wanted}
     for number in range(runs + 1):
         for call, argv in wanted.items():
@@ -94,7 +116,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="COMMAND", help="only these commands")
     output_option(parser)
     options = parser.parse_args()
-    found = measure(options.runs, options.only)
+    with answering() as config:
+        found = measure(options.runs, calls(options.only, config))
     if options.output == "json":
         rows = {call: {"wall_ms": round(wall, 1), "cpu_ms": round(cpu, 1)} for call, (wall, cpu) in found.items()}
         print(json.dumps(rows, indent=1))

@@ -43,20 +43,17 @@ from dovetail.recording.decided import DecidedRun
 from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
 from dovetail.views.defrag import Defrag
 from dovetail.views.drain import DrainPlan
-from dovetail.views.job_list import JobList
-from dovetail.views.leases import LeasesView
+from dovetail.views.job_types import JobList
+from dovetail.views.lease_types import LeasesView
 from dovetail.views.node import NodeInside
-from dovetail.views.nodes import NodeHealthView
+from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_drain import QueueDrainPlan
-from dovetail.views.queue_positions import QueuePosition
-from dovetail.views.queue_shares import QueueShare
-from dovetail.views.rank import RankView
+from dovetail.views.queue_types import QueuePosition, QueueShare
+from dovetail.views.rank_types import RankView
 from dovetail.views.status import StatusView
 from dovetail.views.top import Top
 from dovetail.views.topology import Topology
-from dovetail.views.why import Why
-from dovetail.views.why_lease import WhyLease, WhyRequest
-from dovetail.views.why_queue import WhyQueue
+from dovetail.views.why_types import Why, WhyLease, WhyQueue, WhyRequest
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
 BEGIN, END = "<!-- made by python -m tools.answer_schemas -->\n", "<!-- end -->\n"

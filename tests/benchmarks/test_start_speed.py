@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import start_speed
@@ -11,9 +13,10 @@ from dovetail.cli import cli
 
 def test_every_command_is_measured_and_each_real_run_is_of_one() -> None:
     names = cli.list_commands(start_speed.click.Context(cli))
-    found = start_speed.calls([])
+    found = start_speed.calls([], Path("config"))
     assert {f"{name} --help" for name in names} | {"--version", "agent run --help"} <= set(found)
     assert {words[0] for words in start_speed.REAL} < set(names)
+    assert {f"{words} (answered)" for words in start_speed.ANSWERED} <= set(found)
 
 
 @pytest.mark.slow
@@ -30,7 +33,7 @@ def test_a_run_that_fails_is_not_measured() -> None:
 
 @pytest.mark.slow
 def test_the_table_has_medians_of_what_is_named() -> None:
-    found = start_speed.measure(1, ["monitoring"])
+    found = start_speed.measure(1, start_speed.calls(["monitoring"], Path("config")))
     helps = ["monitoring --help", "monitoring boards --help", "monitoring rules --help"]
     assert list(found) == [start_speed.NOTHING, *helps]
     assert all(found[start_speed.NOTHING][1] < found[call][1] for call in helps)

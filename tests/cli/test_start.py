@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.start_speed import commands
+from benchmarks.start_speed import ANSWERED, answering, commands
 from dovetail.cli import run
 from dovetail.cli.extras import EXTRAS
 from dovetail.cli.lint import lint, report
@@ -27,6 +27,8 @@ HEAVY = (
     *(module for extra in EXTRAS.values() for module in extra),
 )
 """The last line but one is of `watch` and of `mcp`."""
+CORE = ("dovetail.core.state", "kubecel", "numpy")
+"""What computes answers; a command that only prints them needs none of it."""
 HELP = """
 import json, os, sys
 from dovetail.cli import main
@@ -47,9 +49,9 @@ for call in calls:
 """
 
 
-def imported(calls: list[list[str]]) -> list[tuple[list[str], int, list[str]]]:
-    """Of each call, each in a process of its own: the exit code, and what it imported of HEAVY."""
-    argv = [sys.executable, "-c", HELP, json.dumps([HEAVY, calls])]
+def imported(calls: list[list[str]], heavy: tuple[str, ...] = HEAVY) -> list[tuple[list[str], int, list[str]]]:
+    """Of each call, each in a process of its own: the exit code, and what it imported of these modules."""
+    argv = [sys.executable, "-c", HELP, json.dumps([heavy, calls])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
@@ -64,8 +66,18 @@ def test_no_option_is_declared_by_a_heavy_library() -> None:
 @pytest.mark.slow
 def test_a_heavy_library_would_be_found() -> None:
     assert [module for module in HEAVY if find_spec(module) is None] == []
-    ((_, code, found),) = imported([["simulate", "--nodes", "1x8", "--pods", "none.csv"]])
+    ((_, code, found),) = imported([["queue", "-f", "none.yaml"]])
     assert code == 1 and "numpy" in found
+
+
+@pytest.mark.slow
+def test_what_the_scheduler_answers_is_printed_without_the_core() -> None:
+    with answering() as config:
+        words = [[*one.split(), "--kubeconfig", str(config)] for one in ANSWERED]
+        calls = [*words, *([*one, "-o", "json"] for one in words)]
+        assert imported(calls, CORE) == [(call, 0, []) for call in calls]
+        ((_, code, found),) = imported([["queue", "--policy", "tightest", "--kubeconfig", str(config)]], CORE)
+        assert code == 1 and found == list(CORE)
 
 
 def test_names_that_are_declared_without_their_library_are_those_of_the_library() -> None:

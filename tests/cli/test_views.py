@@ -22,15 +22,14 @@ from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, OlderSc
 from dovetail.kube.translate.translator import Translator
 from dovetail.views.defrag import DefragQuestion
 from dovetail.views.drain import DrainQuestion
-from dovetail.views.explanation import WhyQuestion
-from dovetail.views.free import Free
-from dovetail.views.job_list import JobList
-from dovetail.views.leases import LeasesView, LeaseTotals
+from dovetail.views.free_types import Free, StrandedGpus, StrandedPart
+from dovetail.views.job_types import JobList
+from dovetail.views.lease_types import LeasesView, LeaseTotals
 from dovetail.views.node import NodeInside, NodeTopology, Policies
-from dovetail.views.nodes import NodeHealthView, NodeList
-from dovetail.views.priced_gpus import ChangedNodes, PricedNode
-from dovetail.views.queue_positions import QueuePosition, queue_positions
-from dovetail.views.stranded import StrandedGpus, StrandedPart
+from dovetail.views.node_types import NodeHealthView, NodeList
+from dovetail.views.priced_types import ChangedNodes, PricedNode
+from dovetail.views.queue_positions import queue_positions
+from dovetail.views.queue_types import QueuePosition
 from dovetail.views.whatif import WhatIf
 from dovetail.views.whatif_changes import (
     AddNodesLike,
@@ -41,6 +40,7 @@ from dovetail.views.whatif_changes import (
     Submit,
     WhatIfQuestion,
 )
+from dovetail.views.why_types import WhyQuestion
 from tests.views.queued import NOW, node, pod, state_of
 
 CONFIG = """
@@ -148,6 +148,15 @@ def test_options_that_describe_another_scheduler_are_not_for_this_one(
 ) -> None:
     done, asked = run(tmp_path, monkeypatch, NoView("none"), "queue", *options)
     assert (done.exit_code, done.stderr, asked) == (0, "", [])
+
+
+@pytest.mark.parametrize("policy", ["dovetail", "expected-fill"])
+def test_both_names_of_its_policy_are_for_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    view = QueuePosition("", NOW, (), whole=True)
+    done, asked = run(tmp_path, monkeypatch, view, "queue", "--policy", policy)
+    assert (done.exit_code, len(asked)) == (0, 1)
 
 
 @pytest.mark.parametrize(

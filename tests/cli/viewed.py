@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
+from dovetail.aggregated.question import BadQuestion, Reply
 from dovetail.cli import cluster
 from dovetail.core.cycle import enter
 from dovetail.core.json_text import decode_json
@@ -19,7 +25,7 @@ from dovetail.core.state import State
 from dovetail.kube.api.changes import Change
 from dovetail.kube.api.resources import CONTROL_PLANES, GPU_LEASES, GPU_NODES, LEASE_REQUESTS, Resource
 from dovetail.kube.manifests.cluster import read
-from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.objects.views import VIEWS_GROUP, ViewDocument
 from dovetail.kube.reading import state as reading
 from dovetail.kube.reading import views
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
@@ -35,9 +41,8 @@ current-context: x
 """
 
 
-def answered_from(file: Path, now_ms: int, monkeypatch: pytest.MonkeyPatch, folder: Path, *, whole: bool) -> Path:
-    """From now on commands with this kubeconfig are answered by views of the file, at this time, and read no cluster.
-    `whole`: as for users with all rights, else for users of the namespace that they ask about."""
+def answers_of(file: Path, now_ms: int) -> ViewAnswers:
+    """What answers views of the cluster in a file, at this time."""
     found = read((str(file),), "dovetail")
     state = State(unhurried(Policy(scoring=ExpectedFill())))
     enter(state, found.events, now_ms)
@@ -50,7 +55,13 @@ def answered_from(file: Path, now_ms: int, monkeypatch: pytest.MonkeyPatch, fold
     for resource, made in kinds:
         objects.take(batch_of(resource, [Change("added", one) for one in made]))
     objects.take(notes_batch((about, found.feed.notes(about)) for about in found.feed.noted()))
-    answers = ViewAnswers(state, now_ms, "dovetail", objects)
+    return ViewAnswers(state, now_ms, "dovetail", objects)
+
+
+def answered_from(file: Path, now_ms: int, monkeypatch: pytest.MonkeyPatch, folder: Path, *, whole: bool) -> Path:
+    """From now on commands with this kubeconfig are answered by views of the file, at this time, and read no cluster.
+    `whole`: as for users with all rights, else for users of the namespace that they ask about."""
+    answers = answers_of(file, now_ms)
 
     async def read_view(config: object, asked: ViewRequest) -> ViewDocument:
         name = f"{asked.namespace}:{asked.name}" if whole and asked.name else asked.name
@@ -72,3 +83,39 @@ def answered_from(file: Path, now_ms: int, monkeypatch: pytest.MonkeyPatch, fold
     config = folder / "config"
     config.write_text(CONFIG)
     return config
+
+
+@contextmanager
+def serving(answers: ViewAnswers, folder: Path) -> Iterator[Path]:
+    """The kubeconfig of an API server that has these views and nothing else."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            try:
+                question = API.question_of(url.path, parse_qsl(url.query), self.command)
+                reply = answers.answer(replace(question, body=body.decode()))
+            except BadQuestion as error:
+                reply = Reply(error.status, str(error).encode())
+            failure = {"kind": "Status", "message": reply.body.decode(), "details": {"kind": VIEWS_GROUP}}
+            sent = reply.body if reply.status == 200 else json.dumps(failure).encode()
+            self.send_response(reply.status)
+            self.send_header("Content-Length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = folder / "config"
+    config.write_text(CONFIG.replace(':1"', f':{server.server_port}"'))
+    try:
+        yield config
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -26,7 +26,8 @@ from dovetail.agentplanes import metrics as plane_metrics
 from dovetail.agentplanes import probes
 from dovetail.cli import cli
 from dovetail.cli.history_columns import HistoryJob, HistoryPod
-from dovetail.core.policy import DEFAULT_FABRIC, Policy
+from dovetail.core.fabric import DEFAULT_FABRIC
+from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason
 from dovetail.cost.idle_pods import IdleList, IdleRow
 from dovetail.history.collector import endpoints as collector_endpoints
@@ -46,9 +47,8 @@ from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
 from dovetail.topology.fabric import FINDING_KINDS
-from dovetail.views.leases import LeaseRow, PlaneRow, RequestRow
-from dovetail.views.why import Why
-from dovetail.views.why_lease import WhyLease, WhyRequest
+from dovetail.views.lease_types import LeaseRow, PlaneRow, RequestRow
+from dovetail.views.why_types import Why, WhyLease, WhyRequest
 from dovetail.viewserver.answers import NAMED, POSTED
 from tests.docs.pages import Row, page
 from tests.paths import ROOT

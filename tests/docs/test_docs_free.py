@@ -15,7 +15,9 @@ from dovetail.cli.stranded_prices import PricedFree, StrandedPrice, priced_free
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.cost.price_rules import PriceBook
-from dovetail.views.free import (
+from dovetail.views.free import free
+from dovetail.views.free_types import (
+    Blocked,
     ClassDevices,
     FreeGpus,
     FreeShare,
@@ -23,11 +25,9 @@ from dovetail.views.free import (
     Instances,
     MigCards,
     SharedCards,
-    free,
+    StrandedGpus,
 )
-from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused
-from dovetail.views.probe import Blocked
-from dovetail.views.stranded import StrandedGpus
+from dovetail.views.held_types import DeviceHolder, HeldPart, HolderRefused
 from tests.docs.pages import Row, page
 from tests.views.divided import BIG, MIXED, card, cluster, mig, node, pod
 

@@ -19,17 +19,15 @@ from dovetail.jobs.life import JobLife, LifeStep
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
-from dovetail.views.job_list import JobList, JobRow, JobTime
 from dovetail.views.job_states import STATES
+from dovetail.views.job_types import JobList, JobRow, JobTime
 from dovetail.views.queue_drain import QueueDrainPlan, RunningJob
-from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
-from dovetail.views.queue_shares import QueueShare, UserShare
-from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
-from dovetail.views.shape import Largest, ShapeView
-from dovetail.views.shape import ShapeLevel as ShapeLevel
+from dovetail.views.queue_types import QueuePosition, QueueShare, UserShare, WaitingWorkload
+from dovetail.views.rank_types import Before, Overtaking, RankLevel, RankView, Term
+from dovetail.views.shape_types import Largest, ShapeView
+from dovetail.views.shape_types import ShapeLevel as ShapeLevel
 from dovetail.views.whatif import QueueGain, WhatifOutcome
-from dovetail.views.why import QueueTerm, Reserved
-from dovetail.views.why_queue import WhyQueue
+from dovetail.views.why_types import QueueTerm, Reserved, WhyQueue
 from tests.docs.pages import Row, page
 
 CLI = "docs/reference/cli.md"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec.structs import fields
 
 from dovetail.operator.nodes.blockers import BLOCKERS, READY, STEPS
-from dovetail.views.nodes import ReadinessView
+from dovetail.views.node_types import ReadinessView
 from tests.docs.pages import page
 
 STACK = page("docs/reference/gpustack.md")

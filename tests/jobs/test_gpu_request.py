@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.jobs.gpu_request import GpuRequest, NodeOffer, gpu_request, offered, products_meant
-from dovetail.views.shape import ShapeError
+from dovetail.views.shape_types import ShapeError
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 H100, H100_PCIE, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe", "NVIDIA-A100-SXM4-80GB"

@@ -15,7 +15,8 @@ from dovetail.core.cluster import rejections
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.reading.state import read_cluster
 from dovetail.scheduler import metrics
-from dovetail.views.why import Why, why
+from dovetail.views.why import why
+from dovetail.views.why_types import Why
 from tests.live.conftest import Cluster, eventually, stays
 
 REASON = "TopologyAffinityError"

@@ -20,10 +20,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.cluster import ClusterSource, _default_policy
+from dovetail.cli.cluster import ClusterSource
 from dovetail.cli.kubeconfig import config_of
+from dovetail.cli.scheduling import PolicyChoice
 from dovetail.cli.watch.reading import WatchedCluster
-from dovetail.views.job_list import JobFilter
+from dovetail.views.job_types import JobFilter
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import KubectlFailed
 
@@ -337,7 +338,7 @@ def _lists_jobs_that_are_done(world: _World) -> None:
 def _the_screen_shows_nodes(world: _World) -> None:
     """Of `dovetail watch`, to a user that may not read the cluster."""
     config = config_of(world.users["alice"], None)
-    watched = WatchedCluster(ClusterSource(_default_policy(), "dovetail", (), config), JobFilter())
+    watched = WatchedCluster(ClusterSource(PolicyChoice(), "dovetail", (), config), JobFilter())
     watched.read()
     assert [row.name for row in watched.nodes().rows] == ["view-node"]
     assert {row.name for row in watched.node("view-node").holders.rows} == {"team-a/runs", "(other-namespaces)"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.core.policy import DEFAULT_FABRIC
+from dovetail.core.fabric import DEFAULT_FABRIC
 from dovetail.topology.fabric import FabricError, FabricPlacement, FabricReading, label_value, labels_of, switch_keys
 
 

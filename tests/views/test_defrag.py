@@ -9,9 +9,9 @@ from dovetail.core.model import Gang, LabelSelector, Pod, Requirement
 from dovetail.core.queues.types import Budget
 from dovetail.core.state import State
 from dovetail.views.defrag import Defrag, for_job, for_shape
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.probe import Beside
-from dovetail.views.shape import ShapeError, parse
+from dovetail.views.free_types import Beside
+from dovetail.views.names import JobNotFound
+from dovetail.views.shape_types import ShapeError, parse
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 
 OWNED = "Job/x"

@@ -16,9 +16,8 @@ from dovetail.core.event_handlers import apply
 from dovetail.core.events import ClaimChanged, PodChanged
 from dovetail.core.model import CPU, GPU, SHARED_GPU, Node, Pod, Problem, Taint
 from dovetail.core.state import State
-from dovetail.views.free import Free, FreeGpus, MigCards, SharedCards, free
-from dovetail.views.probe import Beside, Blocked
-from dovetail.views.stranded import StrandedGpus
+from dovetail.views.free import free
+from dovetail.views.free_types import Beside, Blocked, Free, FreeGpus, MigCards, SharedCards, StrandedGpus
 from tests.views.divided import (
     BIG,
     DRIVER,

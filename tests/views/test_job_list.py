@@ -12,9 +12,10 @@ from dovetail.core.model import Gang, Pod
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
 from dovetail.kube.translate.ended import EndedPod
-from dovetail.views.job_list import JobFilter, JobRow, job_list
+from dovetail.views.job_list import job_list
 from dovetail.views.job_states import COMPLETED, ENDING, FAILED, RUNNING, WAITING
-from dovetail.views.jobs import JobNotFound
+from dovetail.views.job_types import JobFilter, JobRow
+from dovetail.views.names import JobNotFound
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 
 

@@ -11,8 +11,9 @@ from dovetail.core.cycle import enter
 from dovetail.core.state import State
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import Document as Manifest
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.leases import LeasesView, all_leases
+from dovetail.views.lease_types import LeasesView
+from dovetail.views.leases import all_leases
+from dovetail.views.names import JobNotFound
 from tests.views.agents import CLUSTER, FENCE, NOW, Document, document, lease, plane, request
 
 

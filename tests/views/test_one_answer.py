@@ -28,17 +28,21 @@ from dovetail.sim.once import Once
 from dovetail.sim.report import SimulationRun, of_snapshot
 from dovetail.sim.workload import snapshot
 from dovetail.views.forecast_types import PLACED
-from dovetail.views.job_list import JobFilter, job_list
+from dovetail.views.free_types import Beside
+from dovetail.views.job_list import job_list
 from dovetail.views.job_states import WAITING
+from dovetail.views.job_types import JobFilter
 from dovetail.views.jobs import waiting_jobs
-from dovetail.views.probe import Beside
-from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, queue_positions
+from dovetail.views.queue_positions import queue_positions
 from dovetail.views.queue_shares import share
+from dovetail.views.queue_types import QueuePosition, WaitingWorkload
 from dovetail.views.rank import rank
-from dovetail.views.shape import ShapeView, largest
+from dovetail.views.shape import largest
+from dovetail.views.shape_types import ShapeView
 from dovetail.views.whatif import Hypothesis, submit, whatif
-from dovetail.views.why import Why, refused_pods, why
+from dovetail.views.why import refused_pods, why
 from dovetail.views.why_queue import why_queue
+from dovetail.views.why_types import Why
 from tests.breadth import seeds
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 

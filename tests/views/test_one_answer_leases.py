@@ -15,8 +15,9 @@ from dovetail.core.cycle import enter
 from dovetail.core.reasons import When
 from dovetail.core.state import State
 from dovetail.views.forecast_types import PLACED
-from dovetail.views.queue_positions import WaitingWorkload, queue_positions
+from dovetail.views.queue_positions import queue_positions
 from dovetail.views.queue_shares import share
+from dovetail.views.queue_types import WaitingWorkload
 from dovetail.views.rank import rank
 from dovetail.views.whatif import Hypothesis, submit, whatif
 from dovetail.views.why import why_request

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.core.checkpoint import take
 from dovetail.core.reasons import Sure
-from dovetail.views.jobs import JobNotFound
+from dovetail.views.names import JobNotFound
 from dovetail.views.queue_drain import queue_drain_plan
 from tests.views.queued import HOUR, NOW, node, pod, queue, state_of
 

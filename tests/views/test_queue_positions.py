@@ -7,8 +7,9 @@ import pytest
 
 from dovetail.core.model import Gang
 from dovetail.core.reasons import Sure
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.names import JobNotFound
+from dovetail.views.queue_positions import queue_positions
+from dovetail.views.queue_types import QueuePosition
 from tests.views.queued import HOUR, NOW, node, pod, queue, state_of
 
 

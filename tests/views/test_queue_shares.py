@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.queue_shares import QueueShare, share
+from dovetail.views.names import JobNotFound
+from dovetail.views.queue_shares import share
+from dovetail.views.queue_types import QueueShare
 from tests.views.queued import DAY, HOUR, NOW, node, pod, queue, state_of, used
 
 TODAY = NOW // DAY

@@ -7,8 +7,9 @@ import pytest
 
 from dovetail.core.model import Gang
 from dovetail.core.state import State
-from dovetail.views.jobs import JobNotFound
-from dovetail.views.rank import Before, Overtaking, rank
+from dovetail.views.names import JobNotFound
+from dovetail.views.rank import rank
+from dovetail.views.rank_types import Before, Overtaking
 from tests.views.queued import DAY, HOUR, MINUTE, NOW, node, pod, queue, state_of, used
 
 FULL = (node("a"), pod("full", 8, "a", namespace="other"))

@@ -7,8 +7,9 @@ import pytest
 
 from dovetail.core.model import CPU, GPU, Taint
 from dovetail.core.state import State
-from dovetail.views.probe import Beside
-from dovetail.views.shape import ShapeAnswer, ShapeError, ShapeLevel, ShapeView, largest, parse
+from dovetail.views.free_types import Beside
+from dovetail.views.shape import largest
+from dovetail.views.shape_types import ShapeAnswer, ShapeError, ShapeLevel, ShapeView, parse
 from tests.views.divided import cluster, node, pod
 
 NOTHING = Beside()

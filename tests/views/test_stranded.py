@@ -14,9 +14,11 @@ from dovetail.core.events import PodChanged
 from dovetail.core.model import CPU, GPU, Node, Pod, Taint
 from dovetail.core.state import State
 from dovetail.views.free import free
-from dovetail.views.probe import Beside, Probe
-from dovetail.views.shape import ShapeView, largest
-from dovetail.views.stranded import StrandedGpus, of_waiting
+from dovetail.views.free_types import Beside, StrandedGpus
+from dovetail.views.probe import Probe
+from dovetail.views.shape import largest
+from dovetail.views.shape_types import ShapeView
+from dovetail.views.stranded import of_waiting
 from tests.views.divided import BIG, SMALL, SMALL_ONES, card, cluster, mig, node, pod
 
 PRODUCT = "nvidia.com/gpu.product"

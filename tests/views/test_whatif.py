@@ -12,7 +12,7 @@ from dovetail.core.model import Gang, LabelSelector, Node, Requirement, Tolerati
 from dovetail.core.queues.types import Budget
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
-from dovetail.views.jobs import JobNotFound
+from dovetail.views.names import JobNotFound
 from dovetail.views.whatif import (
     ChangeError,
     Hypothesis,

@@ -17,7 +17,7 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import When
 from dovetail.core.state import State
-from dovetail.views.jobs import JobNotFound
+from dovetail.views.names import JobNotFound
 from dovetail.views.why import why
 
 AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))

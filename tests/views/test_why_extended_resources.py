@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from dovetail.core.model import GPU, Container, Pod
 from dovetail.core.state import State
-from dovetail.views.holders import HeldPart
-from dovetail.views.why import Why, why
+from dovetail.views.held_types import HeldPart
+from dovetail.views.why import why
+from dovetail.views.why_types import Why
 from tests.views.divided import DRIVER, GPUS, cluster, device, gpu_slice, node, pod
 
 CLASS = replace(GPUS, extended_resource=GPU)

@@ -15,13 +15,14 @@ from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import Document as Manifest
 from dovetail.kube.translate.lease_records import LeaseObjects
 from dovetail.views.drain import drain_plan
-from dovetail.views.jobs import JobNotFound
+from dovetail.views.names import JobNotFound
 from dovetail.views.queue_positions import queue_positions
 from dovetail.views.rank import rank
 from dovetail.views.whatif import ChangeError, drain, submit, whatif
-from dovetail.views.why import PodLease, Why, why
-from dovetail.views.why_lease import WhyLease, WhyLeases, WhyRequest, why_lease
+from dovetail.views.why import why
+from dovetail.views.why_lease import WhyLeases, why_lease
 from dovetail.views.why_queue import why_queue
+from dovetail.views.why_types import PodLease, Why, WhyLease, WhyRequest
 from tests.views.agents import CLUSTER, FENCE, NOW, Document, document, lease, node, plane, pod, request
 
 MINUTE = 60_000

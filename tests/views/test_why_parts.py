@@ -26,8 +26,9 @@ from dovetail.core.dra.types import (
 from dovetail.core.model import SHARED_GPU, Pod
 from dovetail.core.reasons import When
 from dovetail.core.state import State
-from dovetail.views.holders import HeldPart, HolderRefused
-from dovetail.views.why import Why, why
+from dovetail.views.held_types import HeldPart, HolderRefused
+from dovetail.views.why import why
+from dovetail.views.why_types import Why
 from tests.views.divided import (
     BIG,
     DRIVER,

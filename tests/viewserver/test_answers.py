@@ -31,16 +31,20 @@ from dovetail.kube.objects.views import (
 from dovetail.recording.format import CHECKPOINT
 from dovetail.views.defrag import Defrag, DefragQuestion
 from dovetail.views.drain import DrainPlan, DrainQuestion, drain_plan
-from dovetail.views.explanation import Explanation
-from dovetail.views.free import Free, free
-from dovetail.views.job_list import JobFilter, JobList, job_list
-from dovetail.views.probe import Beside
-from dovetail.views.queue_positions import QueuePosition, queue_positions
-from dovetail.views.queue_shares import QueueShare, share
-from dovetail.views.rank import RankView, rank
-from dovetail.views.shape import ShapeAnswer, largest, parse
+from dovetail.views.free import free
+from dovetail.views.free_types import Beside, Free
+from dovetail.views.job_list import job_list
+from dovetail.views.job_types import JobFilter, JobList
+from dovetail.views.queue_positions import queue_positions
+from dovetail.views.queue_shares import share
+from dovetail.views.queue_types import QueuePosition, QueueShare
+from dovetail.views.rank import rank
+from dovetail.views.rank_types import RankView
+from dovetail.views.shape import largest
+from dovetail.views.shape_types import ShapeAnswer, parse
 from dovetail.views.why import why
 from dovetail.views.why_queue import why_queue
+from dovetail.views.why_types import Explanation
 from dovetail.viewserver.answers import _OF, QUERIES, ViewAnswers
 from tests.breadth import seeds
 from tests.views.queued import NOW

@@ -37,12 +37,13 @@ from dovetail.kube.objects.views import (
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
-from dovetail.views.holders import DeviceHolder, HeldPart
-from dovetail.views.job_list import JobList
+from dovetail.views.held_types import DeviceHolder, HeldPart
+from dovetail.views.job_types import JobList
 from dovetail.views.node_holders import NodeHolder
-from dovetail.views.nodes import NodeHealthView
+from dovetail.views.node_types import NodeHealthView
 from dovetail.views.outlook import Outlook
-from dovetail.views.queue_positions import QueuePosition, positions
+from dovetail.views.queue_positions import positions
+from dovetail.views.queue_types import QueuePosition
 from dovetail.views.whatif import WhatIf, WhatifOutcome
 from dovetail.viewserver.answers import ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction

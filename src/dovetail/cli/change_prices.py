@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dovetail.cost.node_prices import HOURS_30D, NodePrice, node_price
+from dovetail.cli.node_price import price_at
+from dovetail.cost.node_prices import HOURS_30D, NodePrice
 from dovetail.cost.price_rules import PriceBook, Unpriced
 from dovetail.cost.rounding import HOUR, nearest
-from dovetail.history.records import GpuSpan
-from dovetail.views.priced_gpus import ChangedNodes, PricedNode, SubmittedGpus
+from dovetail.views.priced_types import ChangedNodes, PricedNode, SubmittedGpus
 from dovetail.views.whatif import WhatIf
 
 _NO_NODE = Unpriced("it gets no node in the look-ahead", "")
@@ -83,26 +83,6 @@ def priced_whatif(answer: WhatIf, book: PriceBook) -> PricedWhatIf:
             month = hour * HOURS_30D
         price = ChangePrice(book.currency, hour, month, nodes, jobs)
     return PricedWhatIf(**asdict(answer), price=price)
-
-
-def price_at(kind: PricedNode, name: str, book: PriceBook, at_ms: int) -> NodePrice | Unpriced:
-    """The price of a node of this kind and name. Raises CurrencyError."""
-    bought = kind.purchase
-    span = GpuSpan(
-        "",
-        name,
-        0,
-        kind.gpus,
-        kind.model,
-        "healthy",
-        0,
-        0,
-        bought.instance_type,
-        bought.region,
-        bought.zone,
-        bought.spot,
-    )
-    return node_price(span, book, at_ms)
 
 
 def _nodes(changed: ChangedNodes, book: PriceBook, at_ms: int) -> Iterator[PricedNodes]:

@@ -21,12 +21,11 @@ from rich.markup import escape
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, span
-from dovetail.cli.scheduling import SCHEDULER_NAME, fabric_option, policy_option, scheduler_name_option
+from dovetail.cli.scheduling import SCHEDULER_NAME, PolicyChoice, fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.kube.api.errors import Forbidden, KubeError
 
 if TYPE_CHECKING:
-    from dovetail.core.placing.scores import Scoring
     from dovetail.core.policy import Policy
     from dovetail.core.state import State
     from dovetail.kube.api.config import ClusterConfig
@@ -58,7 +57,7 @@ class ClusterSource(Struct, frozen=True):
     `noted` is filled when the state is read.
     """
 
-    policy: Policy
+    choice: PolicyChoice
     scheduler_name: str
     files: tuple[str, ...] = ()
     config: ClusterConfig | None = None
@@ -82,6 +81,11 @@ class ClusterSource(Struct, frozen=True):
         return self.at_ms or self.noted.taken_ms or now_ms()
 
     @property
+    def policy(self) -> Policy:
+        """The policy of its state."""
+        return self.choice.for_queries()
+
+    @property
     def schedulers(self) -> dict[str, str]:
         """By pod, the schedulerName of the pods of other schedulers, as far as the state was read."""
         return self.noted.schedulers
@@ -90,7 +94,7 @@ class ClusterSource(Struct, frozen=True):
         """The answer of the running scheduler as a `kind`; None where the cluster has to be read. The reason is printed
         on standard error: where there are no views, only if the cluster cannot be read either. Options that describe
         another scheduler, and files, need no answer of this one. Raises ClickException."""
-        if self.config is None or self.scheduler_name != SCHEDULER_NAME or self.policy != _default_policy():
+        if self.config is None or self.scheduler_name != SCHEDULER_NAME or self.choice != PolicyChoice():
             return None
         from dovetail.core.json_text import JsonError, decode_json
         from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, read_view
@@ -142,13 +146,6 @@ class ClusterSource(Struct, frozen=True):
         self.noted.taken_ms = found.record.taken_ms if found.record is not None else 0
         enter(state, found.events, self.now_ms)
         return LiveCluster(state, found.feed, budget)
-
-
-def _default_policy() -> Policy:
-    from dovetail.core.placing.expected_fill import ExpectedFill
-    from dovetail.core.policy import Policy, unhurried
-
-    return unhurried(Policy(scoring=ExpectedFill()))
 
 
 def _manifests(
@@ -232,23 +229,21 @@ def late_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         context: str | None,
         scheduler_name: str,
         fabric: tuple[str, ...],
-        scoring: Scoring,
+        scoring: str,
         files: tuple[str, ...],
         at_ms: int,
         **rest: Any,
     ) -> None:
         def cluster() -> ClusterSource:
-            from dovetail.core.policy import Policy, unhurried
-
-            policy = unhurried(Policy(fabric=fabric, scoring=scoring))
+            choice = PolicyChoice(fabric, scoring)
             if files:
                 for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                     if value is not None:
                         raise click.UsageError(f"--file and {option} both choose the cluster: use one of them")
-                return ClusterSource(policy, scheduler_name, files, None, at_ms)
+                return ClusterSource(choice, scheduler_name, files, None, at_ms)
             if at_ms:
                 raise click.UsageError("--at needs --file: a live cluster has its own time")
-            return ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context))
+            return ClusterSource(choice, scheduler_name, (), config_of(kubeconfig, context))
 
         command(cluster=cluster, **rest)
 

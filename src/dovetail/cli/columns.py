@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dovetail.core.queues.types import Amounts
-    from dovetail.views.free import Free
-    from dovetail.views.leases import LeaseRow
-    from dovetail.views.nodes import NodeHealthView
-    from dovetail.views.probe import Blocked
-    from dovetail.views.queue_positions import WaitingWorkload
-    from dovetail.views.queue_shares import QueueShare
+    from dovetail.views.free_types import Blocked, Free
+    from dovetail.views.lease_types import LeaseRow
+    from dovetail.views.node_types import NodeHealthView
+    from dovetail.views.queue_types import QueueShare, WaitingWorkload
 
 _GPU = "gpu"
 """The class of GPUs among amounts."""
@@ -194,7 +192,7 @@ def free_rows(answer: Free) -> Iterator[FreeRow]:
 
 def lacking(blocked: Blocked) -> str:
     """What a node lacks: `2 nvidia.com/gpu`, `250/1000 of a GPU`, `1 device`."""
-    from dovetail.views.holders import DEVICES, SHARE
+    from dovetail.views.held_types import DEVICES, SHARE
 
     if blocked.lacking == DEVICES:
         return count(int(blocked.missing), "device")

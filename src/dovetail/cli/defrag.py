@@ -18,7 +18,7 @@ from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
     from dovetail.views.defrag import Defrag, DefragQuestion, MoveStepView, PodMove
-    from dovetail.views.shape import ShapeView
+    from dovetail.views.shape_types import ShapeView
 
 _HOW = (
     "Nothing was moved. To carry out a step, cordon the source nodes, evict the pods, and wait until the pods that "
@@ -75,8 +75,8 @@ def _ask(source: ClusterSource, asked: DefragQuestion) -> Defrag | None:
 
 def _work_out(source: ClusterSource, asked: DefragQuestion) -> Defrag:
     """Raises ClickException."""
-    from dovetail.views.jobs import JobNotFound
-    from dovetail.views.shape import ShapeError
+    from dovetail.views.names import JobNotFound
+    from dovetail.views.shape_types import ShapeError
 
     state = source.state()
     try:
@@ -131,7 +131,7 @@ def _move(move: PodMove) -> tuple[str, str, str]:
 
 
 def _places(answer: Defrag) -> str:
-    from dovetail.views.jobs import some
+    from dovetail.views.names import some
 
     return "on " + some(tuple(dict.fromkeys(place.node for place in answer.places)))
 

@@ -60,7 +60,7 @@ def command(
     from dovetail.cli.drain_report import show
     from dovetail.kube.maintenances import MaintenanceRequest
     from dovetail.views.drain import DrainQuestion
-    from dovetail.views.jobs import some
+    from dovetail.views.names import some
 
     nodes = tuple(dict.fromkeys(nodes))
     if wait_checkpoint and evict:
@@ -166,7 +166,7 @@ def _why(old: MaintenanceRequest) -> str:
 def _wait(source: ClusterSource, nodes: tuple[str, ...], console: Console) -> None:
     """Show what is left until the nodes are empty."""
     from dovetail.kube.maintenances import wait_until_empty
-    from dovetail.views.jobs import some
+    from dovetail.views.names import some
 
     assert source.config is not None
     before: dict[str, tuple[str, ...]] = {}

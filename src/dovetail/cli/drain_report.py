@@ -13,7 +13,7 @@ from dovetail.cli.output import count, gpus, span, start
 from dovetail.core.model import Maintenance
 from dovetail.core.reasons import Expected, Sure
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
-from dovetail.views.jobs import some
+from dovetail.views.names import some
 
 _PODS_SHOWN = 40
 

@@ -17,9 +17,8 @@ from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
     from dovetail.cost.price_sources import PriceSources
-    from dovetail.views.free import Free
-    from dovetail.views.probe import Beside
-    from dovetail.views.shape import ShapeAnswer, ShapeView
+    from dovetail.views.free_types import Beside, Free
+    from dovetail.views.shape_types import ShapeAnswer, ShapeView
 
 
 @click.command(name="free")
@@ -45,15 +44,17 @@ def command(
     from dovetail.cli.free_report import show, show_shape
     from dovetail.cli.stranded_prices import priced_free, priced_shape
     from dovetail.cost.price_rules import CurrencyError
-    from dovetail.views.free import Free, free
-    from dovetail.views.probe import Beside
-    from dovetail.views.shape import ShapeAnswer, ShapeError, largest
+    from dovetail.views.free_types import Beside, Free
+    from dovetail.views.shape_types import ShapeAnswer, ShapeError
 
     if shape is not None and not form.plain and not form.whole:
         raise click.UsageError("--shape shows tables of domains: use it with -o table, json, yaml or jsonpath alone")
     beside, book = Beside(cpu_milli, memory_bytes), book_of(prices)
     answer = _asked(source, shape, beside)
     if answer is None:
+        from dovetail.views.free import free
+        from dovetail.views.shape import largest
+
         state = source.state()
         try:
             answer = free(state, beside) if shape is None else largest(state, shape, beside)
@@ -86,8 +87,8 @@ def _asked(source: ClusterSource, shape: ShapeView | None, beside: Beside) -> Fr
     """The answer of the running scheduler."""
     from dovetail.kube.objects.views import CAPACITIES
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.free import Free
-    from dovetail.views.shape import ShapeAnswer
+    from dovetail.views.free_types import Free
+    from dovetail.views.shape_types import ShapeAnswer
 
     query = {"cpuMilli": str(beside.cpu_milli), "memoryBytes": str(beside.memory_bytes)}
     if shape is None:

@@ -13,11 +13,20 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import count, foreign, gpus
 from dovetail.cli.stranded_prices import PricedFree, PricedShape, StrandedPrice
-from dovetail.views.free import ClassDevices, FreeGpus, MigCards, SharedCards
-from dovetail.views.holders import DEVICES, SHARE
-from dovetail.views.probe import Blocked
-from dovetail.views.shape import ANYWHERE, Largest
-from dovetail.views.stranded import FRAGMENTED, MIG, RULE, TOPOLOGY, StrandedGpus
+from dovetail.views.free_types import (
+    FRAGMENTED,
+    MIG,
+    RULE,
+    TOPOLOGY,
+    Blocked,
+    ClassDevices,
+    FreeGpus,
+    MigCards,
+    SharedCards,
+    StrandedGpus,
+)
+from dovetail.views.held_types import DEVICES, SHARE
+from dovetail.views.shape_types import ANYWHERE, Largest
 
 _LEVELS_SHOWN = 3
 _NAMES_SHOWN = 4

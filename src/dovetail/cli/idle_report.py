@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli.idle_columns import cents
 from dovetail.cli.output import count, foreign
-from dovetail.views.jobs import some
+from dovetail.views.names import some
 
 if TYPE_CHECKING:
     from dovetail.cli.console import Console

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dovetail.core.model import Requirement
-    from dovetail.views.job_list import JobFilter, JobList, JobRow, JobTime
+    from dovetail.views.job_types import JobFilter, JobList, JobRow, JobTime
 
 _STYLES = {RUNNING: "green", ENDING: "yellow", WAITING: "yellow", COMPLETED: "dim", FAILED: "red"}
 _NODES_SHOWN = 3
@@ -164,8 +164,8 @@ def command(
     any characters. A job that is done is known as long as one of its pods exists. The running scheduler answers, if
     there is one; else the cluster is read. Writes nothing.
     """
-    from dovetail.views.job_list import JobFilter
-    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.job_types import JobFilter
+    from dovetail.views.names import JobNotFound
 
     if every:
         states = STATES["all"]
@@ -204,8 +204,6 @@ def _states(text: str) -> tuple[str, ...]:
 
 def _list(asked: _Asked, states: tuple[str, ...]) -> JobList:
     """The jobs in these states; those that are named in all. Raises ClickException, and JobNotFound."""
-    from dovetail.views.job_list import job_list
-
     states = STATES["all"] if asked.wanted.names and not asked.states else states
     wanted = replace(asked.wanted, states=states)
     found = ask_jobs(asked.source, wanted, asked.most_ahead)
@@ -223,6 +221,8 @@ def _list(asked: _Asked, states: tuple[str, ...]) -> JobList:
             raise
         Console(stderr=True).print("note: jobs that are done are not listed, as the cluster cannot be read")
         return found
+    from dovetail.views.job_list import job_list
+
     with looking_ahead() as watch:
         return job_list(
             cluster.state, asked.source.now_ms, wanted, cluster.feed.ended(), most_ahead=asked.most_ahead, watch=watch
@@ -235,7 +235,7 @@ def ask_jobs(source: ClusterSource, wanted: JobFilter, most_ahead: int) -> JobLi
 
     from dovetail.kube.objects.views import JOB_LISTS, LONGEST_VALUE
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.job_list import JobFilter, JobList
+    from dovetail.views.job_types import JobFilter, JobList
 
     asking = {name: value for name in JobFilter.__struct_fields__ if (value := getattr(wanted, name))}
     text = msgspec.json.encode(asking).decode()
@@ -254,7 +254,7 @@ class _Again:
 
     def rows(self) -> tuple[Iterable[JobRow], int]:
         """Raises ClickException."""
-        from dovetail.views.jobs import JobNotFound
+        from dovetail.views.names import JobNotFound
 
         try:
             answer = _list(self._asked, STATES["all"])

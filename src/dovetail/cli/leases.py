@@ -15,7 +15,7 @@ from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_namespaces
 
 if TYPE_CHECKING:
-    from dovetail.views.leases import LeasesView
+    from dovetail.views.lease_types import LeasesView
 
 
 @click.command(name="leases")
@@ -44,12 +44,14 @@ def _leases(source: ClusterSource, of: str) -> LeasesView:
     """Raises ClickException."""
     from dovetail.kube.objects.views import LEASE_LISTS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.jobs import JobNotFound
-    from dovetail.views.leases import LeasesView, all_leases
+    from dovetail.views.lease_types import LeasesView
 
     asked = ViewRequest(LEASE_LISTS, source.namespace, query={"of": of} if of else {})
     if (answer := source.ask(asked, LeasesView)) is not None:
         return answer
+    from dovetail.views.leases import all_leases
+    from dovetail.views.names import JobNotFound
+
     cluster = source.read()
     try:
         return all_leases(cluster.state, cluster.feed.leases.objects, source.now_ms, of)

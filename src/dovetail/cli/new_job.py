@@ -27,7 +27,7 @@ from dovetail.jobs.logs import LogRequest
 from dovetail.jobs.manifests import LONGEST_NAME, NEW_KINDS, JobRequest, kind_for
 from dovetail.jobs.waiting import failure
 from dovetail.kube.translate.annotations import NAME, duration_ms
-from dovetail.views.shape import ShapeError
+from dovetail.views.shape_types import ShapeError
 
 Document = dict[str, Any]
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

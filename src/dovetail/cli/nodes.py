@@ -20,7 +20,7 @@ from dovetail.cli.watching import watch_options, watch_rows
 
 if TYPE_CHECKING:
     from dovetail.core.model import Requirement
-    from dovetail.views.nodes import NodeList
+    from dovetail.views.node_types import NodeList
 
 
 @click.command(name="nodes")
@@ -87,7 +87,7 @@ def ask_nodes(source: ClusterSource, asked: NodeFilter) -> NodeList | None:
     """The answer of the running scheduler; None where the cluster has to be read. Raises ClickException."""
     from dovetail.kube.objects.views import NODE_LISTS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.nodes import NodeList
+    from dovetail.views.node_types import NodeList
 
     if source.quarantine_budget:
         return None
@@ -98,7 +98,7 @@ def ask_nodes(source: ClusterSource, asked: NodeFilter) -> NodeList | None:
 def _read(source: ClusterSource, asked: NodeFilter) -> NodeList:
     """Raises ClickException."""
     from dovetail.kube.translate.quarantine_budget import budget_of
-    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.names import JobNotFound
     from dovetail.views.nodes import node_list
 
     cluster = source.read()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dovetail.cli.columns import NODE_STYLES
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, foreign, span
-from dovetail.views.nodes import BEYOND_BUDGET, READY, NodeHealthView
+from dovetail.views.node_types import BEYOND_BUDGET, READY, NodeHealthView
 
 
 def show_more(

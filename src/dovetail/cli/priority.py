@@ -15,7 +15,7 @@ from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import ago, count, key_of, namespace_option, span
 
 if TYPE_CHECKING:
-    from dovetail.views.rank import RankLevel, RankView
+    from dovetail.views.rank_types import RankLevel, RankView
 
 _SHOWN = 20
 _DECIDED = {
@@ -41,13 +41,15 @@ def command(source: ClusterSource, job: str, namespace: str | None, form: Answer
     """
     from dovetail.kube.objects.views import JOB_RANKS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.jobs import JobNotFound
-    from dovetail.views.rank import RankView, rank
+    from dovetail.views.rank_types import RankView
 
     key = key_of("JOB", job, namespace, source.namespace)
     named, _, name = key.partition("/")
     answer = source.ask(ViewRequest(JOB_RANKS, named, name), RankView)
     if answer is None:
+        from dovetail.views.names import JobNotFound
+        from dovetail.views.rank import rank
+
         state = source.state()
         try:
             answer = rank(state, key, source.now_ms)
@@ -84,7 +86,7 @@ def show(answer: RankView, now_ms: int, console: Console) -> None:
 
 
 def _level(level: RankLevel, console: Console) -> None:
-    from dovetail.views.rank import SHARE_CLASSES
+    from dovetail.views.rank_types import SHARE_CLASSES
 
     where = f"below {level.parent}" if level.parent else "at the top"
     console.print(f"Queues {where}: {_DECIDED.get(level.by, level.by)}.")

@@ -20,7 +20,7 @@ from dovetail.cli.watching import watch_options, watch_rows
 from dovetail.core.reasons import When
 
 if TYPE_CHECKING:
-    from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
+    from dovetail.views.queue_types import QueuePosition, WaitingWorkload
 
 _WITH_BASIS = ("position", "job", "queue", "gpus", "waiting", "reason", "starts", "basis")
 
@@ -53,13 +53,13 @@ def command(source: ClusterSource, queue: str, basis: bool, form: ListForm, ever
 
 def _answer(source: ClusterSource, queue: str) -> QueuePosition:
     """Raises ClickException."""
-    from dovetail.views.jobs import JobNotFound
-    from dovetail.views.queue_positions import queue_positions
-
     queue = queue.removeprefix("queue/")
     answer = ask_queue(source, queue)
     if answer is not None:
         return answer
+    from dovetail.views.names import JobNotFound
+    from dovetail.views.queue_positions import queue_positions
+
     state = source.state()
     try:
         with looking_ahead() as watch:
@@ -72,7 +72,7 @@ def ask_queue(source: ClusterSource, queue: str = "") -> QueuePosition | None:
     """The answer of the running scheduler; None where the cluster has to be read. Raises ClickException."""
     from dovetail.kube.objects.views import WAITING_JOBS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.queue_positions import QueuePosition
+    from dovetail.views.queue_types import QueuePosition
 
     asked = ViewRequest(WAITING_JOBS, source.namespace, query={"queue": queue} if queue else {})
     return source.ask(asked, QueuePosition)

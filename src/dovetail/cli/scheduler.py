@@ -6,21 +6,23 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from dovetail.cli.extras import needs
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
-from dovetail.cli.scheduling import fabric_option, policy_option, quarantine_budget_option, scheduler_name_option
+from dovetail.cli.scheduling import (
+    fabric_option,
+    policy_option,
+    quarantine_budget_option,
+    scheduler_name_option,
+    scoring_of,
+)
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.namespaces import SYSTEM_NAMESPACE
-
-if TYPE_CHECKING:
-    from dovetail.core.placing.scores import Scoring
 
 _log = logging.getLogger("dovetail.scheduler")
 
@@ -118,7 +120,7 @@ def command(
     context: str | None,
     scheduler_name: str,
     fabric: tuple[str, ...],
-    scoring: Scoring,
+    scoring: str,
     leader_elect: bool,
     lease_namespace: str,
     lease_name: str,
@@ -160,7 +162,7 @@ def command(
             broken_deadline_ms=int(broken_deadline_s * 1000),
             moves_per_hour=moves_per_hour,
             drains_per_hour=drains_per_hour,
-            scoring=scoring,
+            scoring=scoring_of(scoring),
         ),
         budget,
     )

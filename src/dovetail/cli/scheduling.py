@@ -11,9 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+
+from dovetail.core.fabric import DEFAULT_FABRIC
 
 if TYPE_CHECKING:
     from dovetail.core.placing.scores import Scoring
+    from dovetail.core.policy import Policy
 
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,8 +25,22 @@ SCHEDULER_NAME = "dovetail"
 """The default of --scheduler-name."""
 
 
-SCORINGS = ("expected-fill", "tightest", "dovetail")
+EXPECTED_FILL, TIGHTEST = "expected-fill", "tightest"
+SCORINGS = {EXPECTED_FILL: EXPECTED_FILL, TIGHTEST: TIGHTEST, "dovetail": EXPECTED_FILL}
 """The policies for a live cluster: they need no list of pods in advance. `dovetail` is the default."""
+
+
+class PolicyChoice(Struct, frozen=True):
+    """What --fabric and --policy choose. A command that the scheduler answers compares choices, and needs no core."""
+
+    fabric: tuple[str, ...] = DEFAULT_FABRIC
+    scoring: str = EXPECTED_FILL
+
+    def for_queries(self) -> Policy:
+        """The policy of a state that answers queries."""
+        from dovetail.core.policy import Policy, unhurried
+
+        return unhurried(Policy(fabric=self.fabric, scoring=scoring_of(self.scoring)))
 
 
 def scheduler_name_option(command: F) -> F:
@@ -44,11 +62,11 @@ def policy_option(command: F) -> F:
     return click.option(
         "--policy",
         "scoring",
-        type=click.Choice(SCORINGS),
-        default="expected-fill",
+        type=click.Choice(tuple(SCORINGS)),
+        default=EXPECTED_FILL,
         show_default=True,
         help="Scoring policy: which of the nodes that fit is chosen, as in `dovetail simulate`.",
-        callback=lambda _ctx, _param, value: _scoring(value),
+        callback=lambda _ctx, _param, value: SCORINGS[value],
     )(command)
 
 
@@ -65,19 +83,20 @@ def quarantine_budget_option(text: str, default: str | None = None) -> Callable[
     )
 
 
-def _scoring(name: str) -> Scoring:
+def scoring_of(name: str) -> Scoring:
+    """The scoring of a policy of SCORINGS."""
     from dovetail.core.placing.expected_fill import ExpectedFill
     from dovetail.core.placing.scores import Tightest
 
-    return Tightest() if name == "tightest" else ExpectedFill()
+    return Tightest() if name == TIGHTEST else ExpectedFill()
 
 
 def _budget(text: str | None) -> str:
+    if text is None:
+        return ""
     from dovetail.core.policy import Policy
     from dovetail.kube.translate.quarantine_budget import with_budget
 
-    if text is None:
-        return ""
     try:
         with_budget(Policy(), text)
     except ValueError as error:
@@ -86,10 +105,8 @@ def _budget(text: str | None) -> str:
 
 
 def _fabric(value: str | None) -> tuple[str, ...]:
-    from dovetail.core.policy import Policy
-
     if value is None:
-        return Policy().fabric
+        return DEFAULT_FABRIC
     keys = tuple(key.strip() for key in value.split(","))
     if not all(map(_LABEL_KEY.fullmatch, keys)) or len(set(keys)) != len(keys):
         raise click.BadParameter("must be different label keys such as example.com/rack, separated by commas")

@@ -13,7 +13,7 @@ from dovetail.core.quantities import QuantityError, amount
 
 if TYPE_CHECKING:
     from dovetail.jobs.gpu_request import GpuRequest
-    from dovetail.views.shape import ShapeView
+    from dovetail.views.shape_types import ShapeView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,7 +50,7 @@ def beside_options(command: F) -> F:
 def _shape(value: str | None) -> ShapeView | None:
     if value is None:
         return None
-    from dovetail.views.shape import ShapeError, parse
+    from dovetail.views.shape_types import ShapeError, parse
 
     try:
         return parse(value)
@@ -60,7 +60,7 @@ def _shape(value: str | None) -> ShapeView | None:
 
 def _gpus(value: str) -> GpuRequest:
     from dovetail.jobs.gpu_request import gpu_request
-    from dovetail.views.shape import ShapeError
+    from dovetail.views.shape_types import ShapeError
 
     try:
         return gpu_request(value)

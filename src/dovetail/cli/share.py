@@ -18,7 +18,7 @@ from dovetail.cli.output import gpus
 from dovetail.core.queues.types import GPU, Amounts
 
 if TYPE_CHECKING:
-    from dovetail.views.queue_shares import QueueShare
+    from dovetail.views.queue_types import QueueShare
 
 _NO_LIMIT = "-"
 
@@ -36,12 +36,14 @@ def command(source: ClusterSource, queue: str, users: bool, every: bool, form: L
     """
     from dovetail.kube.objects.views import QUEUE_SHARES
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.jobs import JobNotFound
-    from dovetail.views.queue_shares import QueueShare, share
+    from dovetail.views.queue_types import QueueShare
 
     asked = ViewRequest(QUEUE_SHARES, source.namespace, query={"queue": queue} if queue else {})
     answer, now_ms = source.ask(asked, tuple[QueueShare, ...]), source.now_ms
     if answer is None:
+        from dovetail.views.names import JobNotFound
+        from dovetail.views.queue_shares import share
+
         state = source.state()
         try:
             answer = share(state, now_ms, queue)

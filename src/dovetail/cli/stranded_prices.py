@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dovetail.cli.change_prices import price_at
+from dovetail.cli.node_price import price_at
 from dovetail.cost.node_prices import HOURS_30D, NodePrice
 from dovetail.cost.price_rules import PriceBook, Unpriced
 from dovetail.cost.rounding import nearest
-from dovetail.views.free import Free
-from dovetail.views.shape import ShapeAnswer
-from dovetail.views.stranded import StrandedGpus
+from dovetail.views.free_types import Free, StrandedGpus
+from dovetail.views.shape_types import ShapeAnswer
 
 
 class PricedStranded(Struct, frozen=True):

@@ -125,7 +125,7 @@ def _asked(source: ClusterSource, asked: NodeQuestion) -> NodeTopology | None:
 
 def _read(source: ClusterSource, asked: NodeQuestion) -> NodeTopology:
     """Raises ClickException."""
-    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.names import JobNotFound
     from dovetail.views.node import NotForNccl, ReadObjects, node_topology
 
     read = source.read()

@@ -220,7 +220,7 @@ def _ask(source: ClusterSource, change: Change) -> WhatIf | None:
 def _work_out(source: ClusterSource, change: Change) -> WhatIf:
     """Raises ClickException."""
     from dovetail.views.amounts import AmountError
-    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.names import JobNotFound
     from dovetail.views.whatif import ChangeError, whatif
     from dovetail.views.whatif_changes import hypothesis_of
 

@@ -14,7 +14,7 @@ from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, foreign, gpus, indices, span, start
 from dovetail.core.reasons import Expected, When
 from dovetail.views.forecast_types import ForecastVictim
-from dovetail.views.jobs import some
+from dovetail.views.names import some
 from dovetail.views.whatif import WhatIf, WhatifOutcome
 
 _NODES_SHOWN = 3

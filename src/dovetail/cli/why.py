@@ -18,8 +18,8 @@ from dovetail.views.leased import LEASE, REQUEST
 
 if TYPE_CHECKING:
     from dovetail.kube.reading.live_cluster import LiveCluster
-    from dovetail.views.explanation import AnyWhy, Explanation, WhyQuestion
     from dovetail.views.forecast_types import Watch
+    from dovetail.views.why_types import AnyWhy, Explanation, WhyQuestion
 
 _QUEUE, _POD, _JOB = "queue/", "pod", "job"
 _KINDS = {"pod": _POD, "job": _JOB, "leaserequest": REQUEST, "lreq": REQUEST, "gpulease": LEASE, "gl": LEASE}
@@ -57,7 +57,7 @@ def command(source: ClusterSource, name: str, namespace: str | None, form: Answe
 def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, watch: Watch) -> Explanation:
     """All that has the name, explained from a reading of the cluster. Raises ClickException."""
     from dovetail.views.explanation import explain_name
-    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.names import JobNotFound
     from dovetail.views.outlook import Outlook
 
     outlook, objects = Outlook(cluster.state, source.now_ms, watch), cluster.feed.leases.objects
@@ -71,7 +71,7 @@ def ask_why(source: ClusterSource, asked: WhyQuestion) -> Explanation | None:
     """The answer of the running scheduler."""
     from dovetail.kube.objects.views import EXPLANATIONS, LEASE_EXPLANATIONS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.explanation import Explanation
+    from dovetail.views.why_types import Explanation
 
     named, _, name = asked.key.partition("/")
     leased = ViewRequest(LEASE_EXPLANATIONS, named, body=msgspec.json.encode(asked))
@@ -94,8 +94,7 @@ def show_answers(answers: Sequence[AnyWhy], now_ms: int, console: Console) -> No
     from dovetail.cli.why_lease import show_lease, show_request
     from dovetail.cli.why_report import show, show_queue
     from dovetail.views.forecast_types import PLACED
-    from dovetail.views.why_lease import WhyLease, WhyRequest
-    from dovetail.views.why_queue import WhyQueue
+    from dovetail.views.why_types import WhyLease, WhyQueue, WhyRequest
 
     for answer in answers:
         match answer:
@@ -113,7 +112,7 @@ def show_answers(answers: Sequence[AnyWhy], now_ms: int, console: Console) -> No
 
 def _question(name: str, namespace: str | None, default: str) -> WhyQuestion:
     """What is asked. A kind wins over a namespace of its name. Raises UsageError."""
-    from dovetail.views.explanation import OF_QUEUE, WhyQuestion
+    from dovetail.views.why_types import OF_QUEUE, WhyQuestion
 
     if name.startswith(_QUEUE):
         queue = name.removeprefix(_QUEUE)

@@ -8,8 +8,8 @@ from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.leases_report import devices, notes, offered
 from dovetail.cli.output import count, foreign, span
 from dovetail.views.forecast_types import PLACED
-from dovetail.views.jobs import some
-from dovetail.views.why_lease import WhyLease, WhyRequest
+from dovetail.views.names import some
+from dovetail.views.why_types import WhyLease, WhyRequest
 
 
 def show_request(answer: WhyRequest, now_ms: int, console: Console) -> None:

@@ -12,10 +12,9 @@ from dovetail.cli.output import count, foreign, span, start
 from dovetail.core.queues.types import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
 from dovetail.views.amounts import listed, shown
-from dovetail.views.holders import DeviceHolder, HeldPart
-from dovetail.views.queue_shares import QueueShare
-from dovetail.views.why import PodLease, QueueTerm, Reserved, Why
-from dovetail.views.why_queue import WhyQueue
+from dovetail.views.held_types import DeviceHolder, HeldPart
+from dovetail.views.queue_types import QueueShare
+from dovetail.views.why_types import PodLease, QueueTerm, Reserved, Why, WhyQueue
 
 _MEANING = {
     "NotOurs": "belongs to another scheduler",

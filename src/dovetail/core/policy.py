@@ -6,19 +6,8 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dovetail.core.fabric import DEFAULT_FABRIC
 from dovetail.core.placing.scores import Scoring, Tightest
-
-DEFAULT_FABRIC = (
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-    "network.topology.nvidia.com/datacenter",
-    "network.topology.nvidia.com/spine",
-    "network.topology.nvidia.com/block",
-    "dovetail.dev/block",
-    "dovetail.dev/rack",
-    "nvidia.com/gpu.clique",
-)
-"""Node label keys from the widest to the narrowest. Keys that no node carries cost nothing."""
 
 
 class Policy(Struct, frozen=True):

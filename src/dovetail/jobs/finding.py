@@ -45,7 +45,7 @@ from dovetail.kube.manifests.templates import templates
 from dovetail.kube.objects.pods import Pod, PodSpec
 from dovetail.kube.reading.lists import list_documents
 from dovetail.kube.translate.annotations import options_of
-from dovetail.views.jobs import nearest
+from dovetail.views.names import nearest
 
 T = TypeVar("T")
 

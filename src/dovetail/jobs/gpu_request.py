@@ -20,8 +20,8 @@ from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.devices.products import PRODUCTS
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI
 from dovetail.core.queues.types import MODEL_LABEL
-from dovetail.views.jobs import nearest
-from dovetail.views.shape import ShapeError, ShapeView, parse
+from dovetail.views.names import nearest
+from dovetail.views.shape_types import ShapeError, ShapeView, parse
 
 _MIG = re.compile(r"(?:(?P<count>[1-9]\d?)x)?mig-(?P<profile>[1-9]\d?[cg]\.[0-9a-z.+-]{1,32})")
 _PART = re.compile(r"(?P<part>0?\.\d{1,3})(?:x(?P<model>\D.*))?")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dovetail.core import quantities
 from dovetail.core.quantities import QuantityError
 from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_PREFIX, Amounts
-from dovetail.views.jobs import nearest
+from dovetail.views.names import nearest
 
 CLASSES = (CPU, MEMORY, GPU, GPU_SLICES, GPU_MEMORY)
 MOST_ASKED = 2**50

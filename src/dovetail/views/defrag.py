@@ -28,9 +28,13 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import complete
 from dovetail.views.amounts import MOST_ASKED
 from dovetail.views.forecast_types import ForecastPlace
-from dovetail.views.jobs import JobNotFound, JobView, find_jobs, name_of, not_waiting
-from dovetail.views.probe import Beside, Probe
-from dovetail.views.shape import ShapeView, models_of, parse
+from dovetail.views.free_types import Beside
+from dovetail.views.job_types import JobView
+from dovetail.views.jobs import find_jobs, name_of, not_waiting
+from dovetail.views.names import JobNotFound
+from dovetail.views.probe import Probe
+from dovetail.views.shape import models_of
+from dovetail.views.shape_types import ShapeView, parse
 
 _MILLI_MS_PER_MINUTE = 60_000_000
 

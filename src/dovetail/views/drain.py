@@ -27,8 +27,9 @@ from dovetail.core.state import State
 from dovetail.views.amounts import MOST_ASKED
 from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import Forecast
-from dovetail.views.jobs import job_and_name, nearest
+from dovetail.views.jobs import job_and_name
 from dovetail.views.leased import key_of
+from dovetail.views.names import nearest
 
 ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
 _REVOKED = "the lease is taken back: its agent has until then to save its work"

@@ -4,47 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
-
-from msgspec import Struct
 
 from dovetail.kube.translate.lease_records import LeaseObjects
-from dovetail.views.jobs import ANY, HINT, JOB, POD, JobNotFound, nearest, workloads_called
+from dovetail.views.jobs import workloads_called
 from dovetail.views.leased import LEASE, REQUEST
+from dovetail.views.names import ANY, HINT, JOB, POD, JobNotFound, nearest
 from dovetail.views.outlook import Outlook
-from dovetail.views.why import Why, explain
-from dovetail.views.why_lease import WhyLease, WhyLeases, WhyRequest, explain_leases
-from dovetail.views.why_queue import WhyQueue, explain_queue
-
-AnyWhy: TypeAlias = Why | WhyQueue | WhyRequest | WhyLease
-KINDS = (ANY, POD, JOB, REQUEST, LEASE)
-"""What a name can be the name of."""
-OF_QUEUE = "queue:"
-"""How the NAME begins where only the queue is meant: no pod and no job has such a name."""
-
-
-class WhyQuestion(Struct, frozen=True):
-    """What is to be explained: what is called `key`, NAMESPACE/NAME, of one of the KINDS; or the `queue`, if nothing
-    else is called so ("": no queue is meant)."""
-
-    key: str
-    kind: str = ANY
-    queue: str = ""
-
-
-class Explanation(Struct, frozen=True):
-    """What was found; at least one is not None. `pod` is a pod of the name of a job to which it does not belong."""
-
-    job: Why | None = None
-    queue: WhyQueue | None = None
-    pod: Why | None = None
-    request: WhyRequest | None = None
-    lease: WhyLease | None = None
-
-    @property
-    def answers(self) -> list[AnyWhy]:
-        found: list[AnyWhy | None] = [self.pod, self.job, self.queue, self.request, self.lease]
-        return [one for one in found if one is not None]
+from dovetail.views.why import explain
+from dovetail.views.why_lease import WhyLeases, explain_leases
+from dovetail.views.why_queue import explain_queue
+from dovetail.views.why_types import OF_QUEUE, Explanation, WhyQuestion
 
 
 def explain_name(

@@ -42,8 +42,10 @@ from dovetail.core.state import State
 from dovetail.views.forecast_agents import AgentsAhead
 from dovetail.views.forecast_types import Forecast, ForecastDrain, ForecastPlace, ForecastVictim, Start, Watch
 from dovetail.views.gpus import gpus_of
-from dovetail.views.jobs import JobView, job_of, name_of, restarted, some, waiting_jobs
+from dovetail.views.job_types import JobView
+from dovetail.views.jobs import job_of, name_of, restarted, waiting_jobs
 from dovetail.views.leased import is_placeholder, lease_key
+from dovetail.views.names import some
 
 MOST_MOMENTS = 512
 _CLOSE_MS = 60_000

@@ -23,7 +23,8 @@ from dovetail.core.reasons import Refusal, Sure
 from dovetail.core.state import State
 from dovetail.views.forecast_types import ForecastDrain, ForecastPlace, ForecastVictim
 from dovetail.views.gpus import gpus_of
-from dovetail.views.jobs import JobView, request_job, requests_of
+from dovetail.views.job_types import JobView
+from dovetail.views.jobs import request_job, requests_of
 from dovetail.views.leased import lease_key
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from dovetail.core.bargaining.types import LeaseAlternative, Offer
 from dovetail.core.reasons import Expected, Refusal, When
-from dovetail.views.jobs import JobView
+from dovetail.views.job_types import JobView
 
 PLACED = "Placed"
 Watch = Callable[[int, int], None]

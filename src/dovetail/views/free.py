@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -28,119 +27,22 @@ from dovetail.core.dra.types import Claim, ClaimSpec, DeviceRequest
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
 from dovetail.core.state import State
 from dovetail.views.claimed import Claimed
-from dovetail.views.probe import NAME, Beside, Blocked, Probe
-from dovetail.views.stranded import StrandedGpus, of_waiting
+from dovetail.views.free_types import (
+    Beside,
+    ClassDevices,
+    Domain,
+    Free,
+    FreeGpus,
+    FreeShare,
+    FreeSize,
+    Instances,
+    MigCards,
+    SharedCards,
+)
+from dovetail.views.probe import NAME, Probe
+from dovetail.views.stranded import of_waiting
 
 SHARES_MILLI = (125, 250, 500)
-
-
-class Domain(Struct, frozen=True):
-    """The domain of a fabric level in which most such pods fit."""
-
-    level: str
-    name: str
-    pods: int
-
-
-class FreeSize(Struct, frozen=True):
-    """The number of `pods` with `gpus` GPUs each that can start now, one after another."""
-
-    gpus: int
-    pods: int
-    domains: tuple[Domain, ...]
-    blocked: Blocked | None
-
-
-class FreeGpus(Struct, frozen=True):
-    """Whole GPUs of one model: GPUs of open nodes are `free` or held, GPUs of closed nodes are `closed`. `largest` is
-    the most that one pod can get now, `largest_when_empty` the most if no pod held any."""
-
-    model: str
-    nodes: int
-    gpus: int
-    free: int
-    closed: int
-    largest: int
-    largest_when_empty: int
-    sizes: tuple[FreeSize, ...]
-
-
-class Instances(Struct, frozen=True):
-    """MIG instances of one profile on open nodes. `compute` and `memory` are the slices of one instance, None if the
-    GPUs are not known."""
-
-    profile: str
-    compute: int | None
-    memory: int | None
-    resource: str
-    instances: int
-    free: int
-    most_on_one_node: int
-    blocked: Blocked | None
-
-
-class MigCards(Struct, frozen=True):
-    """GPUs in MIG mode. Slices are those of the GPUs of open nodes; held slices are those of instances with a pod.
-    `model` is the geometry. If the GPUs are not known, it is the node's label, and the numbers are 0."""
-
-    model: str
-    nodes: int
-    cards: int
-    closed: int
-    compute: int
-    compute_held: int
-    memory: int
-    memory_held: int
-    profiles: tuple[Instances, ...]
-
-
-class FreeShare(Struct, frozen=True):
-    """The number of `pods` with `milli` thousandths of a GPU each that can start now."""
-
-    milli: int
-    pods: int
-    blocked: Blocked | None
-
-
-class SharedCards(Struct, frozen=True):
-    """Shared GPUs of one model and isolation. `largest_milli` and `largest_mib` are the largest share that one pod can
-    get now. If it is not known how the GPUs are shared, `cards` is 0 and only the number of replicas is known."""
-
-    model: str
-    isolation: Isolation
-    resource: str
-    nodes: int
-    cards: int
-    closed: int
-    replicas: int
-    replicas_free: int
-    largest_milli: int
-    largest_mib: int
-    shares: tuple[FreeShare, ...]
-
-
-class ClassDevices(Struct, frozen=True):
-    """The devices that a DeviceClass selects on open nodes. `most_on_one_node` is the most that one claim can get now;
-    `blocked` is why not one more, if a node has more. `problem` is why the class cannot be used."""
-
-    name: str
-    nodes: int
-    devices: int
-    free: int
-    most_on_one_node: int
-    blocked: Blocked | None
-    problem: str = ""
-
-
-class Free(Struct, frozen=True):
-    """What fits now, by kind of device. `stranded` are free GPUs that no waiting pod can use, None of an older
-    scheduler."""
-
-    gpus: tuple[FreeGpus, ...]
-    mig: tuple[MigCards, ...]
-    shared: tuple[SharedCards, ...]
-    classes: tuple[ClassDevices, ...]
-    stranded: StrandedGpus | None = None
 
 
 def free(state: State, beside: Beside | None = None) -> Free:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from heapq import nsmallest
 from operator import itemgetter
-from typing import Literal
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
@@ -25,33 +23,11 @@ from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, When
 from dovetail.kube.nodes.instances import shown
+from dovetail.views.held_types import DEVICES, SHARE, DeviceHolder, HeldPart, HolderRefused
 from dovetail.views.leased import key_of
 
 SHOWN_HOLDERS = 8
-SHARE, DEVICES = "share of a GPU", "devices"
-"""Used in place of a resource name if a share of a GPU, or devices by claim, are missing."""
 _ORDER = {GPU: 0, CPU: 1, MEMORY: 2}
-
-
-class DeviceHolder(Struct, frozen=True):
-    """A pod that holds some of what is missing. `devices` are the devices that it holds, if known. `next`: the pod
-    holds nothing yet, and gets this in the next step, as it is before the other in queue order."""
-
-    pod: str
-    node: str
-    resource: str
-    amount: str
-    devices: tuple[str, ...] = ()
-    next: bool = False
-
-
-class HeldPart(Struct, frozen=True):
-    """A MIG instance, a share of a GPU (`milli` thousandths of it; else 0) or a device by claim of a pod. `device` is
-    "" if it is not known which GPU the share is of."""
-
-    kind: Literal["instance", "share", "claimed"]
-    device: str
-    milli: int = 0
 
 
 def parts_of(cluster: Cluster, placement: Placement) -> tuple[HeldPart, ...]:
@@ -78,18 +54,6 @@ def grants_of(cluster: Cluster, placement: Placement) -> Iterator[Grant]:
 
 def device_of(driver: str, pool: str, device: str) -> str:
     return f"{driver}/{pool}/{device}"
-
-
-class HolderRefused(Struct, frozen=True):
-    """Devices of a node that `rule` refuses to a pod. `holders` are the pods or claims that hold them or parts of them.
-    `lacks` is the distance to fitting, the less the closer: for a GPU in MIG mode the thousandths in use, for a shared
-    GPU the thousandths that are missing, else the number of devices that are missing on the node."""
-
-    node: str
-    devices: tuple[str, ...]
-    rule: str
-    holders: tuple[str, ...]
-    lacks: int
 
 
 def holders(

@@ -31,8 +31,10 @@ from dovetail.core.workloads.index import LONE
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.job_states import COMPLETED, ENDING, FAILED, RUNNING, WAITING
-from dovetail.views.jobs import JobNotFound, JobView, job_id, job_of, names_of, nearest
+from dovetail.views.job_types import JobFilter, JobList, JobRow, JobTime, JobView
+from dovetail.views.jobs import job_id, job_of, names_of
 from dovetail.views.leased import is_placeholder
+from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.outlook import Outlook
 from dovetail.views.queues import inside, queue_named
 from dovetail.views.requested import requested, requested_milli
@@ -40,67 +42,6 @@ from dovetail.views.why import refusal_of
 
 _SURE = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _GROUPS = {RUNNING: 0, ENDING: 0, WAITING: 1, COMPLETED: 2, FAILED: 2}
-
-
-class JobTime(Struct, frozen=True):
-    """A time of a job, or when it is expected; `at` is None if that is not known. `basis` is what it is based on."""
-
-    at: datetime | None
-    sure: Sure = Sure.KNOWN
-    basis: str = ""
-
-
-class JobRow(Struct, frozen=True):
-    """A job. `placed` of its `pods` have a node. `gpus` are requested, in words; `gpus_milli` is the amount that they
-    count. `reason` is the code of why it waits or failed, with a `message`. `when` is Placed if the next step starts
-    the job, else NotYet or Never, "" if it does not wait. `start` is None where it was not looked for, `end` None for a
-    job that waits. `labels` are those that all its pods have. `kind` is that of the object that its user made: "Job",
-    "Deployment"; else "Gang" or "Pod"; "" in answers of schedulers that do not know it."""
-
-    job: str
-    user: str
-    queue: str
-    state: str
-    gpus: str
-    gpus_milli: int
-    pods: int
-    placed: int
-    nodes: tuple[str, ...]
-    reason: str
-    message: str
-    when: str
-    priority: int
-    lease: str
-    submitted: datetime | None
-    start: JobTime | None
-    end: JobTime | None
-    labels: dict[str, str]
-    kind: str = ""
-
-
-class JobList(Struct, frozen=True):
-    """The jobs at a time. `looked_ahead`: the starts of waiting jobs were looked for; `whole` is false if the
-    look-ahead ended at its bound. `elsewhere` is the number of unfinished jobs that are left out, as they are in
-    namespaces that the asker may not see; 0 where the filter is about more than states and queues."""
-
-    now: datetime
-    looked_ahead: bool
-    whole: bool
-    jobs: tuple[JobRow, ...]
-    elsewhere: int = 0
-
-
-class JobFilter(Struct, frozen=True):
-    """Which jobs are listed; what is empty admits all. `names` are names of jobs, of their pods or of the objects that
-    these were made for, or patterns with * and ?. A queue stands also for those below it."""
-
-    names: tuple[str, ...] = ()
-    namespace: str = ""
-    users: tuple[str, ...] = ()
-    queue: str = ""
-    states: tuple[str, ...] = ()
-    node: str = ""
-    labels: tuple[Requirement, ...] = ()
 
 
 class _Listed(Struct, frozen=True):

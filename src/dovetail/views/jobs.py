@@ -13,10 +13,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.bargaining.negotiation import Negotiation
@@ -27,7 +25,9 @@ from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 from dovetail.kube.gangs.owners import JOB_LABEL, JOBSET_LABEL, LWS_LABEL, OLD_JOB_LABEL, RAY_LABEL, TRAINING_LABEL
+from dovetail.views.job_types import JobView
 from dovetail.views.leased import is_placeholder, key_of
+from dovetail.views.names import ANY, JOB, POD, JobNotFound, nearest
 
 OWNER_LABELS = (
     JOB_LABEL,
@@ -38,38 +38,7 @@ OWNER_LABELS = (
     RAY_LABEL,
 )
 """Labels of pods in which controllers write the name of the object that the pods were made for."""
-ANY, POD, JOB = "", "pod", "job"
-"""What a name is the name of."""
 _NAMED = {ANY: "pod, gang or job", POD: "pod", JOB: "gang or job"}
-_SHOWN = 5
-
-
-HINT = "; did you mean "
-
-
-class JobNotFound(Exception):
-    """No unfinished object has this name; the message has the name and similar names."""
-
-
-class JobView(Struct, frozen=True):
-    """A job. `name` is NAMESPACE/NAME. `pods` are all its known pods, `waiting` those of ours without a node;
-    `gpus_milli` is the amount that these will be charged in their `queue`, which may not exist."""
-
-    workload: str
-    name: str
-    queue: str
-    pods: tuple[Pod, ...]
-    waiting: tuple[Pod, ...]
-    gpus_milli: int
-
-    @property
-    def user(self) -> str:
-        return self.pods[0].user if self.pods else ""
-
-    @property
-    def since_ms(self) -> int:
-        """Creation time of its oldest waiting pod; 0 if not known."""
-        return min((pod.created_ms for pod in self.waiting), default=0)
 
 
 def job_of(state: State, workload: str) -> JobView:
@@ -214,22 +183,3 @@ def restarted(pod: Pod, now_ms: int) -> Pod:
         pod, uid=f"{pod.uid}+", node="", bound_ms=0, created_ms=now_ms, deleting=False, devices=None, instances=(),
         by_claim=(), nominated_node="",
     )  # fmt: skip
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """ "; did you mean A, B?" for similar names, else "". Those of the same namespace are compared without it, as it is
-    equal in all of them."""
-    known = dict.fromkeys(names)
-    namespace, _, short = name.rpartition("/")
-    beside = {one.rpartition("/")[2]: one for one in known if one.rpartition("/")[0] == namespace}
-    similar = [beside[one] for one in get_close_matches(short, beside, _SHOWN)]
-    similar = similar or get_close_matches(name, known.keys() - set(beside.values()), _SHOWN)
-    inside = sorted(one for one in known if short and (short in one or one.rpartition("/")[2] in short))
-    near = list(dict.fromkeys((*similar, *inside)))[:_SHOWN]
-    return f"{HINT}{', '.join(near)}?" if near else ""
-
-
-def some(names: Sequence[str], shown: int = 3) -> str:
-    """The first few names, and the number of the others."""
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -21,7 +21,8 @@ from dovetail.kube.translate.read_notes import ReadNotes
 from dovetail.topology.nccl_xml_write import coarse, write
 from dovetail.topology.reading import Reading
 from dovetail.views.gpus import PodGpus, gpus_of
-from dovetail.views.jobs import JobNotFound, find_pod, nearest
+from dovetail.views.jobs import find_pod
+from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.topology import Topology, of_reading
 
 _GPU_NODE = "GPUNode"

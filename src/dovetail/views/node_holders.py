@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
-from dovetail.views.holders import HeldPart, parts_of
+from dovetail.views.held_types import HeldPart
+from dovetail.views.holders import parts_of
 from dovetail.views.jobs import name_of
 from dovetail.views.leased import is_placeholder, key_of
 

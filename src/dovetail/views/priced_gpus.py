@@ -11,40 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct
-
 from dovetail.core.queues.node_gpus import gpus_on
 from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
-from dovetail.kube.nodes.purchase import NodePurchase, purchase_of
+from dovetail.kube.nodes.purchase import purchase_of
 from dovetail.views.forecast_types import Start
-
-
-class PricedNode(Struct, frozen=True):
-    """What the price of a node with so many GPUs of a model depends on beside its name."""
-
-    model: str
-    gpus: int
-    purchase: NodePurchase
-
-
-class ChangedNodes(Struct, frozen=True):
-    """Nodes of one kind that a change adds, or takes away."""
-
-    kind: PricedNode
-    names: tuple[str, ...]
-    added: bool
-
-
-class SubmittedGpus(Struct, frozen=True):
-    """Pods of a job that go to one node: together `gpus_milli`, each for at most `run_ms` (0: not known). `node` is ""
-    and `kind` None where it is not known."""
-
-    job: str
-    gpus_milli: int
-    run_ms: int
-    node: str = ""
-    kind: PricedNode | None = None
+from dovetail.views.priced_types import ChangedNodes, PricedNode, SubmittedGpus
 
 
 def priced_node(state: State, name: str) -> PricedNode | None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -22,35 +21,16 @@ from dovetail.core.model import CPU, GPU, MEMORY, NodeTerm, Pod, Request, Requir
 from dovetail.core.placing import filters, refusals, repartition
 from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display
-from dovetail.core.reasons import Reason, Repartition, When
+from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
 from dovetail.kube.nodes.layouts import PRODUCT
-from dovetail.views.holders import DEVICES, SHARE, DeviceHolder, HolderRefused, holders, only
+from dovetail.views.free_types import Beside, Blocked
+from dovetail.views.held_types import DEVICES, SHARE, HolderRefused
+from dovetail.views.holders import holders, only
 from dovetail.views.refused import refused
 
 NAME = "free"
 _TOLERATED = (Toleration(GPU, "Exists"),)
-
-
-class Beside(Struct, frozen=True):
-    """CPU and memory that a pod requests for each of its GPUs, instances, shares or devices."""
-
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-
-
-class Blocked(Struct, frozen=True):
-    """Why no pod of a size can start: the `rule` that refuses it. On `node`, the closest to fitting, `missing` of
-    `lacking` (a resource, a share of a GPU, devices) is missing, which `holders` hold. `devices` are the GPUs and
-    devices of that node, or the closest ones; a `repartition` of idle GPUs would make room."""
-
-    rule: str
-    node: str = ""
-    lacking: str = ""
-    missing: str = ""
-    holders: tuple[DeviceHolder, ...] = ()
-    devices: tuple[HolderRefused, ...] = ()
-    repartition: Repartition | None = None
 
 
 class Probe:

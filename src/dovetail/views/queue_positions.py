@@ -7,46 +7,12 @@ fit where it does not. Reasons are those of the next step. Starts are those of `
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.views.forecast_types import PLACED, ForecastPlace, Start, Watch
+from dovetail.views.forecast_types import PLACED, Start, Watch
 from dovetail.views.jobs import job_of
 from dovetail.views.outlook import Outlook
+from dovetail.views.queue_types import QueuePosition, WaitingWorkload
 from dovetail.views.queues import inside, queue_named
-
-
-class WaitingWorkload(Struct, frozen=True):
-    """A waiting job at `position` (from 1). `state` is "Placed" if the next step starts it, else "NotYet" or "Never";
-    `code` is "Placed" or the reason, `message` the reason with numbers, `reclaim` the result of the search for victims.
-    `since_ms` is when it was created, 0 if not known."""
-
-    position: int
-    job: str
-    queue: str
-    user: str
-    pods: int
-    gpus_milli: int
-    priority: int
-    state: str
-    code: str
-    message: str
-    reclaim: str
-    since_ms: int
-    expected: Expected
-    places: tuple[ForecastPlace, ...]
-
-
-class QueuePosition(Struct, frozen=True):
-    """The waiting jobs of a `queue`, or of all queues (""). `whole` is false if the look-ahead ended at its bound.
-    `elsewhere` is the number of those that are left out, as they are in namespaces that the asker may not see."""
-
-    queue: str
-    now_ms: int
-    jobs: tuple[WaitingWorkload, ...]
-    whole: bool
-    elsewhere: int = 0
 
 
 def queue_positions(

@@ -8,54 +8,14 @@ before. Credit is the decayed fair share by weight alone, less the decayed usage
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from dovetail.core.queues.status import QueueSnapshot
-from dovetail.core.queues.types import DAY_MS, GPU_HOUR, Amounts
+from dovetail.core.queues.types import DAY_MS, GPU_HOUR
 from dovetail.core.state import State
 from dovetail.views.jobs import name_of, waiting_jobs
+from dovetail.views.queue_types import QueueShare, UserShare
 from dovetail.views.queues import heads, inside, queue_named
 
 WINDOWS = (1, 7, 30)
-
-
-class UserShare(Struct, frozen=True):
-    """A user of a queue. `gpu_hours` are decayed; `part_ppm` is the user's part of the usage of the queue."""
-
-    user: str
-    gpu_hours: float
-    part_ppm: int
-
-
-class QueueShare(Struct, frozen=True):
-    """The status of a queue. `depth` is 0 at the top. Amounts are by class, as in `core.queues.types`; `due` is the
-    fair share. `charged_milli` is what the queue is charged now, in milli-GPU. GPU-hours of days are not decayed,
-    `gpu_hours` are. `usage_ppm` is the latter as a part of the cluster, `weight_ppm` the part of its weight among its
-    siblings. `head` is its first job in queue order, "" if none waits. `problem` is why the queue cannot be used as
-    written."""
-
-    queue: str
-    depth: int
-    leaf: bool
-    guarantee: Amounts
-    limit: Amounts
-    due: Amounts
-    allocated: Amounts
-    borrowed: Amounts
-    pending: Amounts
-    pending_jobs: int
-    charged_milli: int
-    gpu_hours_1d: float
-    gpu_hours_7d: float
-    gpu_hours_30d: float
-    gpu_hours: float
-    usage_ppm: int
-    weight: int
-    weight_ppm: int
-    credit_gpu_hours: float
-    head: str
-    users: tuple[UserShare, ...]
-    problem: str
 
 
 def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:

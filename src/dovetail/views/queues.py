@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
-from dovetail.views.jobs import JobNotFound, nearest, some
+from dovetail.views.names import JobNotFound, nearest, some
 
 
 def queue_named(state: State, name: str) -> Queue:

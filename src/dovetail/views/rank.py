@@ -13,102 +13,21 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
-
-from msgspec import Struct, field
 
 from dovetail.core.queues.accounts import AHEAD_MS
 from dovetail.core.queues.types import DAY_MS, GPU
 from dovetail.core.queues.usage import steady
 from dovetail.core.state import State
-from dovetail.views.jobs import (
-    JobNotFound,
-    JobView,
-    find_jobs,
-    job_of,
-    name_of,
-    not_waiting,
-    request_job,
-)
+from dovetail.views.job_types import JobView
+from dovetail.views.jobs import find_jobs, job_of, name_of, not_waiting, request_job
+from dovetail.views.names import JobNotFound
 from dovetail.views.queues import heads
+from dovetail.views.rank_types import SHARE_CLASSES, Before, By, Overtaking, RankLevel, RankView, Term
 
-By = Literal[
-    "class",
-    "standing",
-    "queue priority",
-    "usage",
-    "queue age",
-    "user",
-    "priority",
-    "service",
-    "age",
-    "no queue",
-    "alone",
-]
-SHARE_CLASSES = ("within its guarantee", "within its fair share", "beyond its fair share")
-"""The classes of `core.queues.quota`, by number."""
 _TERMS: tuple[By, ...] = ("standing", "queue priority", "usage", "queue age")
 _FRACTION_BITS = 40
 _MINUTE_MS = 60_000
 _LONGEST_MS = 30 * DAY_MS
-
-
-class Term(Struct, frozen=True):
-    """A queue among its siblings. `share_class` is its class with its first job `head`: 0 within its guarantee, 1
-    within its fair share, 2 beyond. `gpus_per_weight` is its usage."""
-
-    queue: str
-    head: str
-    share_class: int = field(name="standing")
-    priority: int
-    gpus_per_weight: float
-    weight: int
-    created_ms: int
-
-
-class RankLevel(Struct, frozen=True):
-    """The queues below `parent` ("" at the top) with waiting jobs, in queue order. `own` is the queue of the job; `by`
-    is the term in which it differs from the queue before it, or behind it if it is the first."""
-
-    parent: str
-    own: str
-    terms: tuple[Term, ...]
-    by: By
-
-
-class Before(Struct, frozen=True):
-    """A job before it in queue order, and the term that decides (`by`)."""
-
-    job: str
-    queue: str
-    by: By
-    text: str
-
-
-class Overtaking(Struct, frozen=True):
-    """`ahead` comes before `behind` if `condition` holds: `in_ms` from now, None if it does not depend on time
-    alone."""
-
-    ahead: str = field(name="who")
-    behind: str = field(name="whom")
-    condition: str
-    in_ms: int | None = None
-
-
-class RankView(Struct, frozen=True):
-    """The job has `position` of `waiting` jobs. `user` is "" if its queue has no fair share by user. Jobs of one queue
-    and user are ordered by `priority` and `since_ms`."""
-
-    job: str
-    queue: str
-    user: str
-    position: int
-    waiting: int
-    priority: int
-    since_ms: int
-    levels: tuple[RankLevel, ...]
-    before: tuple[Before, ...]
-    overtaking: tuple[Overtaking, ...]
 
 
 def rank(state: State, key: str, now_ms: int) -> RankView:

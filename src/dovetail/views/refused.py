@@ -19,7 +19,7 @@ from dovetail.core.model import WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing.refusals import Verdict
 from dovetail.core.reasons import Reason, When
 from dovetail.views.claimed import Claimed, ClaimedView
-from dovetail.views.holders import HolderRefused
+from dovetail.views.held_types import HolderRefused
 from dovetail.views.leased import key_of
 
 SHOWN_NODES = 8

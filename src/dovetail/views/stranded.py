@@ -33,38 +33,16 @@ from dovetail.core.model import CPU, GPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing import refusals
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
-from dovetail.views.priced_gpus import PricedNode, priced_node
+from dovetail.views.free_types import FRAGMENTED, MIG, RULE, TOPOLOGY, StrandedGpus, StrandedPart
+from dovetail.views.priced_gpus import priced_node
+from dovetail.views.priced_types import PricedNode
 from dovetail.views.probe import Probe
 
-FRAGMENTED, TOPOLOGY, RULE, MIG = "fragmented", "topology", "rule", "mig"
 _NAMES = {CPU: "cpu", MEMORY: "memory"}
 _NOT_ADMITTED = {Reason.NODE_INVALID, Reason.UNSCHEDULABLE, Reason.TAINT, Reason.NODE_AFFINITY}
 _OF_TOPOLOGY = {Reason.NVLINK, Reason.KUBELET}
 _MOST_SHAPES = 32
 """Of waiting pods: each costs a pass over all nodes."""
-
-
-class StrandedPart(Struct, frozen=True):
-    """Nodes of one kind, on each of which `gpus_milli` thousandths of a GPU are stranded by a `cause`. `detail` is the
-    rule, where that is the cause. `gpus` is the size of pod that they cannot take."""
-
-    kind: PricedNode
-    nodes: tuple[str, ...]
-    gpus_milli: int
-    cause: str
-    detail: str
-    gpus: int
-
-
-class StrandedGpus(Struct, frozen=True):
-    """Of `free_milli` on nodes that one of the shapes admits. `shapes` are the sizes of pods in GPUs, the smallest
-    first; `left_out` the number of shapes of waiting pods beyond the bound."""
-
-    free_milli: int
-    stranded_milli: int
-    shapes: tuple[int, ...]
-    parts: tuple[StrandedPart, ...]
-    left_out: int = 0
 
 
 class _Found(Struct, frozen=True):

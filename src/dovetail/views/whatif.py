@@ -36,11 +36,14 @@ from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import Forecast, ForecastPlace, ForecastVictim, Start, Watch
-from dovetail.views.jobs import JobNotFound, nearest, request_job, restarted
+from dovetail.views.jobs import request_job, restarted
 from dovetail.views.lease_texts import alternative_text
+from dovetail.views.lease_types import OfferRow
 from dovetail.views.leased import is_placeholder, key_of
-from dovetail.views.leases import OfferRow, offer_rows
-from dovetail.views.priced_gpus import ChangedNodes, SubmittedGpus, changed_nodes, submitted_gpus
+from dovetail.views.leases import offer_rows
+from dovetail.views.names import JobNotFound, nearest
+from dovetail.views.priced_gpus import changed_nodes, submitted_gpus
+from dovetail.views.priced_types import ChangedNodes, SubmittedGpus
 from dovetail.views.queues import queue_named
 
 HOST = "kubernetes.io/hostname"

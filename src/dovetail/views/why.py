@@ -16,135 +16,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.queues.types import Amounts
-from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
+from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 from dovetail.views.forecast_types import Start, Watch
 from dovetail.views.gpus import gpus_of
-from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
-from dovetail.views.jobs import ANY, JOB, JobView, find_jobs, job_of, name_of, request_job, waiting_jobs
+from dovetail.views.holders import holders, parts_of
+from dovetail.views.job_types import JobView
+from dovetail.views.jobs import find_jobs, job_of, name_of, request_job, waiting_jobs
 from dovetail.views.lease_texts import alternative_text
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.misspelt import of_refusal, of_scheduler
+from dovetail.views.names import ANY, JOB
 from dovetail.views.outlook import Outlook
-from dovetail.views.rank import SHARE_CLASSES
+from dovetail.views.rank_types import SHARE_CLASSES
 from dovetail.views.refused import refused
+from dovetail.views.why_types import GangView, PodLease, QueueTerm, Reserved, RuleView, Why
 
 _NO_SCHEDULERS: Mapping[str, str] = {}
 _NOT_OURS = "its spec.schedulerName names another scheduler"
-
-
-class RuleView(Struct, frozen=True):
-    """The nodes that one rule refuses. `code` is that of the reason, `when` Never or NotYet."""
-
-    code: str
-    when: When
-    text: str
-    nearest: str
-    nodes: tuple[str, ...]
-
-
-class GangView(Struct, frozen=True):
-    """The gang of a pod. `needs` is its minimum number of pods, None if the object of the gang does not exist or was
-    not read."""
-
-    id: str
-    needs: int | None
-    exist: int
-    bound: int
-    required: tuple[str, ...]
-    preferred: tuple[str, ...]
-
-
-class QueueTerm(Struct, frozen=True):
-    """The queue of the job, or one above it. Amounts are by class; `due` is the fair share. `share_class` is its class
-    with the job, "" if the queue cannot be used (`problem`); `beyond` is by how much the job would exceed its
-    limits."""
-
-    queue: str
-    allocated: Amounts
-    guarantee: Amounts
-    limit: Amounts
-    due: Amounts
-    share_class: str = field(name="standing")
-    beyond: Amounts
-    problem: str
-
-
-class Reserved(Struct, frozen=True):
-    """A reservation for `job` of a `queue` on `nodes`, made at `since_ms`; its start is `expected`. `evicting` are the
-    pods that are evicted for it and still exist."""
-
-    job: str
-    queue: str
-    nodes: tuple[str, ...]
-    since_ms: int
-    expected: Expected
-    evicting: tuple[str, ...]
-
-
-class PodLease(Struct, frozen=True):
-    """The lease "namespace/name" that a pod names, until `end_ms`. `state` is "" where it is not live. The pod shows
-    the fence `shown`; `fence` is that of the lease."""
-
-    lease: str
-    plane: str
-    state: str
-    end_ms: int
-    fence: int
-    shown: int
-
-
-class Why(Struct, frozen=True):
-    """The answer for a pod. `state` is Bound (to `node`), Placed (the next step binds it to `node`), Never or NotYet.
-    The last two have a `code`, a `message`, and `head`, the message without the counts of nodes, which `rules` has.
-    `ahead` is the number of workloads before it in queue order.
-
-    `gpus` are the indices of the GPUs that are or will be recorded for it. `mbps` is the bandwidth between them, and
-    `ideal_mbps` the most that as many GPUs of the node can have; None for fewer than two or unknown wiring. `parts` are
-    its MIG instances, shares and claimed devices. For a refused pod, `holders` hold what is missing, `devices` are the
-    GPUs and devices that are closest to fitting, and `repartition` is how idle GPUs could be repartitioned for it.
-
-    `job` is its gang, or the pod itself; `others` is the number of further jobs with the name that was asked for.
-    `terms` are its `queue` and those above it, the top first; `wanted` is what its waiting pods will be charged.
-    `expected` is its start, `reclaim` the result of the search for victims. `reserved` are the reservations for it, or,
-    if these are why it waits, for others. `hints` name what is similar to a name that does not exist. `lease` is the
-    one that the pod names. `granted` is what a request for a lease has from its start on, in words."""
-
-    pod: str
-    state: str
-    node: str = ""
-    code: str = ""
-    message: str = ""
-    head: str = ""
-    rules: tuple[RuleView, ...] = ()
-    holders: tuple[DeviceHolder, ...] = ()
-    gang: GangView | None = None
-    ahead: int = 0
-    gpus: tuple[int, ...] = ()
-    mbps: int | None = None
-    ideal_mbps: int | None = None
-    parts: tuple[HeldPart, ...] = ()
-    devices: tuple[HolderRefused, ...] = ()
-    repartition: Repartition | None = None
-    job: str = ""
-    others: int = 0
-    queue: str = ""
-    terms: tuple[QueueTerm, ...] = ()
-    wanted: Amounts = ()
-    expected: Expected | None = None
-    reclaim: str = ""
-    reserved: tuple[Reserved, ...] = ()
-    hints: tuple[str, ...] = ()
-    lease: PodLease | None = None
-    granted: str = ""
 
 
 def why(

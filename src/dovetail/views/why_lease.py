@@ -25,43 +25,14 @@ from dovetail.kube.translate.lease_records import LeaseObjects
 from dovetail.kube.translate.leases import lease_id
 from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
+from dovetail.views.lease_types import LeaseRow
 from dovetail.views.leased import is_placeholder
-from dovetail.views.leases import LeaseRow, RequestRow, lease_row, request_row
+from dovetail.views.leases import lease_row, request_row
 from dovetail.views.outlook import NextStep, Outlook, next_step
-from dovetail.views.why import Why, explain_request
+from dovetail.views.why import explain_request
+from dovetail.views.why_types import AlternativeNow, WhyLease, WhyRequest
 
 _RENEWED_PART = 1 / 3
-
-
-class AlternativeNow(Struct, frozen=True):
-    """An alternative, tried on its own. `state` is Placed where the next step would offer or grant it, with the devices
-    `granted` in words; else NotYet or Never, with a `code` and a `message`."""
-
-    alternative: str
-    state: str
-    granted: str = ""
-    code: str = ""
-    message: str = ""
-
-
-class WhyRequest(Struct, frozen=True):
-    """The answer for a request. `written` is what the scheduler wrote last. `answer` is that of the next step, None for
-    a request that is settled. `lease` is what a granted request led to."""
-
-    written: RequestRow
-    answer: Why | None
-    alternatives: tuple[AlternativeNow, ...]
-    lease: str = ""
-
-
-class WhyLease(Struct, frozen=True):
-    """The answer for a lease. It can be renewed from `renewable_ms` on, until `renewed_ms` at most from now on; 0 where
-    it cannot be any more. Without a pod for `idle_ms` it is revoked, 0 for never."""
-
-    lease: LeaseRow
-    renewable_ms: int
-    renewed_ms: int
-    idle_ms: int
 
 
 class WhyLeases(Struct, frozen=True):

@@ -9,25 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from msgspec import Struct
-
 from dovetail.core.state import State
 from dovetail.views.forecast_types import PLACED, Watch
-from dovetail.views.jobs import JobView, waiting_jobs
+from dovetail.views.job_types import JobView
+from dovetail.views.jobs import waiting_jobs
 from dovetail.views.outlook import NextStep, Outlook
-from dovetail.views.queue_shares import QueueShare, share
+from dovetail.views.queue_shares import share
 from dovetail.views.queues import heads, inside
-from dovetail.views.why import Why, explain, explain_request, refusal_of
-
-
-class WhyQueue(Struct, frozen=True):
-    """The answer for a queue. `below` are its children. `reasons` has the number of its waiting jobs by reason code,
-    the largest first; `head` explains the first of them, None if none waits."""
-
-    queue: QueueShare
-    below: tuple[str, ...]
-    reasons: tuple[tuple[str, int], ...]
-    head: Why | None
+from dovetail.views.why import explain, explain_request, refusal_of
+from dovetail.views.why_types import WhyQueue
 
 
 def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhyQueue:

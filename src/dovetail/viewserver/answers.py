@@ -45,23 +45,26 @@ from dovetail.kube.translate.reported import ReportedObjects
 from dovetail.views.amounts import MOST_ASKED, AmountError
 from dovetail.views.defrag import DefragQuestion
 from dovetail.views.drain import DrainQuestion, UnknownNode, drain_plan
-from dovetail.views.explanation import KINDS, WhyQuestion, explain_name
+from dovetail.views.explanation import explain_name
 from dovetail.views.free import free
-from dovetail.views.job_list import JobFilter, jobs_of
+from dovetail.views.free_types import Beside
+from dovetail.views.job_list import jobs_of
 from dovetail.views.job_states import DONE, STATES
-from dovetail.views.jobs import ANY, JOB, POD, JobNotFound
+from dovetail.views.job_types import JobFilter
 from dovetail.views.leases import all_leases, leases_of_namespace
+from dovetail.views.names import ANY, JOB, POD, JobNotFound
 from dovetail.views.node import NodeQuestion, NotForNccl, ReadObjects, node_topology
 from dovetail.views.node_holders import node_holders
 from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
-from dovetail.views.probe import Beside
 from dovetail.views.queue_positions import positions
 from dovetail.views.queue_shares import share
 from dovetail.views.rank import rank
-from dovetail.views.shape import ShapeError, largest, parse
+from dovetail.views.shape import largest
+from dovetail.views.shape_types import ShapeError, parse
 from dovetail.views.whatif import ChangeError, whatif
 from dovetail.views.whatif_changes import MOST_NODES, NotPermitted, WhatIfQuestion, hypothesis_of
+from dovetail.views.why_types import KINDS, WhyQuestion
 from dovetail.viewserver.redaction import Redaction
 
 T = TypeVar("T")

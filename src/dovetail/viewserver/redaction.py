@@ -27,13 +27,12 @@ from dovetail.views.defrag import Defrag, PodMove
 from dovetail.views.drain import DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.gpus import PodGpus
-from dovetail.views.holders import DeviceHolder
+from dovetail.views.held_types import DeviceHolder
 from dovetail.views.node import NodeInside
 from dovetail.views.node_holders import NodeHolder
-from dovetail.views.nodes import NodeHealthView
-from dovetail.views.queue_positions import QueuePosition
-from dovetail.views.queue_shares import QueueShare, UserShare
-from dovetail.views.rank import RankView
+from dovetail.views.node_types import NodeHealthView
+from dovetail.views.queue_types import QueuePosition, QueueShare, UserShare
+from dovetail.views.rank_types import RankView
 from dovetail.views.whatif import WhatIf
 
 T = TypeVar("T")

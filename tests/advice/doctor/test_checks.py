@@ -27,7 +27,7 @@ from dovetail.advice.doctor.records import (
     Webhook,
 )
 from dovetail.cli.doctor.answer import DoctorAnswer
-from dovetail.core.policy import DEFAULT_FABRIC
+from dovetail.core.fabric import DEFAULT_FABRIC
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta
 from dovetail.kube.objects.topology import ForeignProcess
 from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, PolicySpec, ProtectionPolicy

@@ -15,17 +15,20 @@ from msgspec.structs import replace
 from textual.geometry import Region
 
 from dovetail.cli.cluster import ClusterSource
+from dovetail.cli.scheduling import TIGHTEST, PolicyChoice
 from dovetail.cli.watch.reading import WatchedCluster
 from dovetail.cli.watch.screen import WatchApp
 from dovetail.cli.watch.tables import Grid
-from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import load_config
-from dovetail.views.explanation import Explanation
-from dovetail.views.job_list import JobFilter, JobList, job_list
+from dovetail.views.job_list import job_list
+from dovetail.views.job_types import JobFilter, JobList
 from dovetail.views.node_holders import NodeHolder, node_holders
-from dovetail.views.nodes import NodeList, node_list
-from dovetail.views.queue_positions import QueuePosition, queue_positions
+from dovetail.views.node_types import NodeList
+from dovetail.views.nodes import node_list
+from dovetail.views.queue_positions import queue_positions
+from dovetail.views.queue_types import QueuePosition
 from dovetail.views.why import why
+from dovetail.views.why_types import Explanation
 from tests.cli.clusters import command_cluster
 from tests.cli.clusters import node as live_node
 from tests.cli.listed_jobs import GPU, Document, cluster, node, pod
@@ -141,7 +144,7 @@ async def test_a_live_cluster_until_its_api_server_is_gone(tmp_path: Path) -> No
         job["metadata"]["namespace"] = "team-a"
         live.put(job)
         config = load_config(str(live.config))
-        found = WatchedCluster(ClusterSource(unhurried(Policy()), "dovetail", (), config), JobFilter())
+        found = WatchedCluster(ClusterSource(PolicyChoice(scoring=TIGHTEST), "dovetail", (), config), JobFilter())
         async with screen(found, every_s=0.1) as seen:
             await seen.shows("team-a/train")
             assert seen.line("place").startswith("read 2") and seen.line("place").endswith(config.server)

@@ -18,13 +18,13 @@ from textual.widgets import Static
 
 from dovetail.cli import cli
 from dovetail.cli.cluster import ClusterSource
+from dovetail.cli.scheduling import TIGHTEST, PolicyChoice
 from dovetail.cli.watch.drill import TextView
 from dovetail.cli.watch.pages import RowsPage, WatchPage
 from dovetail.cli.watch.reading import WatchedCluster
 from dovetail.cli.watch.rows import RowsView
 from dovetail.cli.watch.screen import WatchApp
-from dovetail.core.policy import Policy, unhurried
-from dovetail.views.job_list import JobFilter
+from dovetail.views.job_types import JobFilter
 from tests.cli.listed_jobs import AT, cluster
 from tests.patience import PATIENCE_S
 from tests.terminal import environment
@@ -49,7 +49,7 @@ def printed(*arguments: str, columns: int = 400) -> str:
 
 
 def source(file: str) -> ClusterSource:
-    return ClusterSource(unhurried(Policy()), "dovetail", (file,), None, AT_MS)
+    return ClusterSource(PolicyChoice(scoring=TIGHTEST), "dovetail", (file,), None, AT_MS)
 
 
 def watched(file: str, namespace: str = "") -> WatchedCluster:

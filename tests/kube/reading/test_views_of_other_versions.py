@@ -157,7 +157,7 @@ async def test_fields_of_a_newer_scheduler_are_passed_over() -> None:
         "apiVersion": "views.dovetail.dev/v1alpha1", "kind": "NodeLists", "asOfMs": 1, "newer": [1],
         "answer": {"nodes": [], "budget": 1, "newer": {"x": 1}},
     }  # fmt: skip
-    from dovetail.views.nodes import NodeList
+    from dovetail.views.node_types import NodeList
 
     async with served(lambda _: web.json_response(document)) as config:
         found = await read_view(config, ViewRequest(NODE_LISTS, "ml"))

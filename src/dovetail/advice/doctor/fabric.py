@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Problems, some
-from dovetail.core.policy import DEFAULT_FABRIC
+from dovetail.core.fabric import DEFAULT_FABRIC
 
 _TYPE = "node.kubernetes.io/instance-type"
 _OURS = "dovetail.dev/"

@@ -24,8 +24,9 @@ from dovetail.kube.reading.state import read_cluster
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as run_scheduler
-from dovetail.views.holders import HeldPart
-from dovetail.views.why import Why, why
+from dovetail.views.held_types import HeldPart
+from dovetail.views.why import why
+from dovetail.views.why_types import Why
 
 _PATIENCE_S = 20.0
 _SOON = ("notebook", "infer", "chat", "claim")

@@ -12,8 +12,9 @@ from dovetail.cli.cluster import ClusterSource, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE
-from dovetail.cli.scheduling import SCHEDULER_NAME, fabric_option, scheduler_name_option
+from dovetail.cli.scheduling import SCHEDULER_NAME, TIGHTEST, PolicyChoice, fabric_option, scheduler_name_option
 from dovetail.cli.snapshots import facts_in, snapshot_option
+from dovetail.core.fabric import DEFAULT_FABRIC
 
 
 @click.command(name="doctor")
@@ -36,14 +37,12 @@ def command(
     objects could not be read, so that checks were left out. 0: else.
     """
     from dovetail.cli.doctor.answer import UNKNOWN, DoctorFacts, answer_of, look, show, waits_for_us, with_reasons
-    from dovetail.core.policy import Policy, unhurried
 
     if files:
-        policy = unhurried(Policy())
-        others = {"scheduler_name": scheduler_name != SCHEDULER_NAME, "fabric": fabric != policy.fabric}
+        others = {"scheduler_name": scheduler_name != SCHEDULER_NAME, "fabric": fabric != DEFAULT_FABRIC}
         _, facts = facts_in(files, "doctor", DoctorFacts, kubeconfig=kubeconfig, context=context, **others)
         if waits_for_us(facts):
-            source = ClusterSource(policy, scheduler_name, files)
+            source = ClusterSource(PolicyChoice(scoring=TIGHTEST), scheduler_name, files)
             facts = with_reasons(facts, source.state(), source.now_ms)
         answer = answer_of(facts)
     else:

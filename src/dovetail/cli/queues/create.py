@@ -90,7 +90,7 @@ def _beside(queues: dict[str, QueueView], queue: Queue, console: Console) -> Non
     """Report what the new queue does to others. Raises ClickException for a parent that does not exist."""
     from dovetail.cli.queues.existing import waits
     from dovetail.core.queues.tree import Tree
-    from dovetail.views.jobs import nearest
+    from dovetail.views.names import nearest
 
     if queue.name in queues:
         raise click.ClickException(f"queue {queue.name} exists already")

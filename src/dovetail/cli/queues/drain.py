@@ -54,7 +54,7 @@ def command(
     from dovetail.cli.queues.existing import allocated
     from dovetail.cli.wait_report import EVERY_S
     from dovetail.kube.queue_changes import stop_queue, wait_until_idle
-    from dovetail.views.jobs import JobNotFound
+    from dovetail.views.names import JobNotFound
     from dovetail.views.queue_drain import queue_drain_plan
 
     if source.config is None and not dry_run:

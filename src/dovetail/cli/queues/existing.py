@@ -10,7 +10,7 @@ from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import GPU
 from dovetail.kube.queue_changes import QueueView
 from dovetail.views.amounts import listed
-from dovetail.views.jobs import nearest
+from dovetail.views.names import nearest
 
 UNREPORTED = "no scheduler has reported what runs and waits there"
 

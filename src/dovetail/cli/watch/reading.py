@@ -36,16 +36,18 @@ from dovetail.cli.why import ask_why, explained, show_answers
 from dovetail.kube.objects.views import NODE_HOLDERS
 from dovetail.kube.reading.live_cluster import LiveCluster
 from dovetail.kube.reading.views import ViewRequest
-from dovetail.views.explanation import WhyQuestion
-from dovetail.views.job_list import JobFilter, JobList, job_list
+from dovetail.views.job_list import job_list
 from dovetail.views.job_states import UNFINISHED
+from dovetail.views.job_types import JobFilter, JobList
 from dovetail.views.node_holders import NodeHolder, node_holders
-from dovetail.views.nodes import NodeList, node_list
-from dovetail.views.queue_positions import QueuePosition, queue_positions
-from dovetail.views.why import Why
+from dovetail.views.node_types import NodeList
+from dovetail.views.nodes import node_list
+from dovetail.views.queue_positions import queue_positions
+from dovetail.views.queue_types import QueuePosition
+from dovetail.views.why_types import Why, WhyQuestion
 
 if TYPE_CHECKING:
-    from dovetail.views.explanation import AnyWhy
+    from dovetail.views.why_types import AnyWhy
 
 T = TypeVar("T")
 _HEIGHT = 1000

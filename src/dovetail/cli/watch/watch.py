@@ -37,7 +37,7 @@ def command(source: ClusterSource, namespace: str, everywhere: bool, every_s: fl
         raise click.UsageError("watch needs a terminal with a cursor that moves (TERM); `dovetail jobs -w` needs none")
     from dovetail.cli.watch.reading import WatchedCluster
     from dovetail.cli.watch.screen import INTERRUPTED, WatchApp
-    from dovetail.views.job_list import JobFilter
+    from dovetail.views.job_types import JobFilter
 
     watched = WatchedCluster(source, JobFilter(namespace="" if everywhere else namespace))
     if source.files:

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked for by name: what a name can be the name of, that nothing has it, and similar names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+ANY, POD, JOB = "", "pod", "job"
+"""What a name is the name of."""
+_SHOWN = 5
+HINT = "; did you mean "
+
+
+class JobNotFound(Exception):
+    """No unfinished object has this name; the message has the name and similar names."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """ "; did you mean A, B?" for similar names, else "". Those of the same namespace are compared without it, as it is
+    equal in all of them."""
+    known = dict.fromkeys(names)
+    namespace, _, short = name.rpartition("/")
+    beside = {one.rpartition("/")[2]: one for one in known if one.rpartition("/")[0] == namespace}
+    similar = [beside[one] for one in get_close_matches(short, beside, _SHOWN)]
+    similar = similar or get_close_matches(name, known.keys() - set(beside.values()), _SHOWN)
+    inside = sorted(one for one in known if short and (short in one or one.rpartition("/")[2] in short))
+    near = list(dict.fromkeys((*similar, *inside)))[:_SHOWN]
+    return f"{HINT}{', '.join(near)}?" if near else ""
+
+
+def some(names: Sequence[str], shown: int = 3) -> str:
+    """The first few names, and the number of the others."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
