@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the linter finds in manifests of public repositories, read and judged one by one: those of
-`public-manifests.tsv` as short copies with the fields that rules read, those of `public-files.tsv` whole, as `sha256`
-(its first 16 digits) says. The files are not kept, only which they are, how many of their pods have GPUs, and what is
+`public-manifests.tsv` as short copies with the fields that rules read, those of `public-files.tsv` whole; `sha256` has
+the first 16 digits. The files are not kept, only which they are, how many of their pods have GPUs, and what is
 found (without G44). `doubtful` are the rules whose finding the reader of the file would not sign; `wrong before` those
 that found something there, wrongly, before they were mended: of 18 warnings of the first reading 15 were right, of 2
 errors 1. Errors are of G00 alone: merge conflicts, wrong indentation, and a placeholder in braces."""

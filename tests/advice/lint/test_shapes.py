@@ -105,11 +105,11 @@ metadata: {name: rag}
 spec:
   services:
   - {name: embed, enabled: false, spec: {resources: {limits: {nvidia.com/gpus: 1}}}}
-  - name: llama
-    enabled: true
+  - {name: llama, enabled: true, spec: {resources: {limits: {nvidia.com/gpus: 1}}}}
+  - name: rerank
     spec:
-      resources: {limits: {nvidia.com/gpus: 1}}
-      livenessProbe: {probe: {httpGet: {path: /v1/health/live, port: api}}}
+      annotations: {dovetail.dev/startup-time: 20m}
+      resources: {limits: {nvidia.com/gpu: 1}}
       startupProbe: {probe: {httpGet: {path: /v1/health/ready, port: api}, failureThreshold: 180}}
 """
 NIM = """\
@@ -203,7 +203,7 @@ spec:
         ),
         (COMPONENTS, {"G04 spec.components[1].podTemplate.spec.containers[0].resources.limits[nvidia.com/gpus] 8"}),
         (OTHER_GPUS, {"G25 spec.services.Variables.envs[0].value 9"}),
-        (NIM_PIPELINE, {"G04 spec.services[1].spec.resources.limits[nvidia.com/gpus] 10"}),
+        (NIM_PIPELINE, {"G04 spec.services[1].spec.resources.limits[nvidia.com/gpus] 7"}),
         (NIM, {"G03 spec.resources.limits[nvidia.com/gpu] 6"}),
         (
             TRAIN,
