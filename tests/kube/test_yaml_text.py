@@ -199,3 +199,12 @@ def test_a_mapping_that_is_tagged_as_a_text_is_no_key() -> None:
 
 def test_a_number_and_a_text_are_different_keys() -> None:
     assert read_yaml('1: a\n"1": b\n<<: {c: d}\n') == {1: "a", "1": "b", "c": "d"}
+
+
+def test_a_key_may_be_there_twice_with_one_text() -> None:
+    assert read_yaml("a: b\na: b\nc: 1\n") == {"a": "b", "c": 1}
+    for second in ("c", '"1"', "{b: c}"):
+        with pytest.raises(yaml.YAMLError, match="'a' is there twice"):
+            read_yaml(f"a: 1\na: {second}\n")
+    with pytest.raises(yaml.YAMLError, match="'a' is there twice"):
+        read_yaml("a: [b]\na: [b]\n")

@@ -2,8 +2,9 @@
 """The labels of spot nodes, and how long after its notice each cloud takes a node.
 
 Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html;
-https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms (of the 30 s of a VM, pods of users have 15);
-https://learn.microsoft.com/azure/virtual-machines/spot-vms. Karpenter's label counts as one of AWS.
+https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms (by default, pods have the first 15 of 30 s and system
+pods the rest; a node pool can be set to up to 120 s);
+https://learn.microsoft.com/azure/virtual-machines/spot-vms (30 s). Karpenter's label counts as one of AWS.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 """From YAML texts to values: the one place that reads YAML, within bounds of time and memory.
 
 Rules
-- As in Kubernetes, an unquoted date is a text, and a key that is there twice is an error. Everything else is as PyYAML
-  reads it, merge keys (`<<`) included.
+- As in Kubernetes, an unquoted date is a text. A key that is there twice with two values is an error, as in kustomize
+  (kubectl takes the last); with the same text, it is one. Everything else is as PyYAML reads it, merge keys (`<<`)
+  included.
 - A tag that is not known, such as `!Ref` or `!vault`, is ignored, as Go's readers ignore it.
 - Aliases (`*a`) and merge keys may repeat MOST_REPEATED values in a document: a few hundred bytes can name billions,
   and whatever walks over them would walk over each.
@@ -111,12 +112,14 @@ class Loader(yaml.CSafeLoader):
         if id(node) in self._flat:
             return
         self._flat.add(id(node))
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
+        seen: dict[tuple[str, str], tuple[str, str] | None] = {}
+        for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
+                named = (key.tag, key.value)
+                text = (value.tag, value.value) if isinstance(value, yaml.ScalarNode) else None
+                if named in seen and (text is None or seen[named] != text):
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
-                seen.add((key.tag, key.value))
+                seen[named] = text
         super().flatten_mapping(node)
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the linter finds in manifests of public repositories, read and judged one by one, as short copies with the
-fields that rules read. The files are not kept, only which they are, how many of their pods have GPUs, and what was
-found (without G44). `doubtful` are the rules whose finding the reader of the file would not sign. Errors are of G00
-alone: merge conflicts and wrong indentation."""
+"""What the linter finds in manifests of public repositories, read and judged one by one: those of
+`public-manifests.tsv` as short copies with the fields that rules read, those of `public-files.tsv` whole; `sha256` has
+the first 16 digits. The files are not kept, only which they are, how many of their pods have GPUs, and what is
+found (without G44). `doubtful` are the rules whose finding the reader of the file would not sign; `wrong before` those
+that found something there, wrongly, before they were mended: of 18 warnings of the first reading 15 were right, of 2
+errors 1. Errors are of G00 alone: merge conflicts, wrong indentation, and a placeholder in braces."""
 
 from __future__ import annotations
 
@@ -13,14 +15,15 @@ from pathlib import Path
 from dovetail.advice.lint.engine import UNREADABLE
 from dovetail.advice.lint.rules import BY_ID
 
-TABLE = Path(__file__).parent / "public-manifests.tsv"
+TABLES = ("public-manifests.tsv", "public-files.tsv")
 _FOUND = re.compile(r"(G\d\d)( info| error)?(?: x(\d+))?")
 
 
 def test_few_warnings_are_doubtful_and_no_error_is() -> None:
-    rows = list(csv.DictReader(TABLE.read_text().splitlines(), delimiter="\t"))
-    assert len({(row["repository"], row["path"], row["commit"]) for row in rows}) == len(rows) >= 150
-    assert len({row["repository"] for row in rows}) >= 50
+    texts = [(Path(__file__).parent / name).read_text() for name in TABLES]
+    rows = [row for text in texts for row in csv.DictReader(text.splitlines(), delimiter="\t")]
+    assert len({(row["repository"], row["path"], row["commit"]) for row in rows}) == len(rows) >= 254
+    assert len({row["repository"] for row in rows}) >= 70
     warnings = doubtful = 0
     for row in rows:
         for part in filter(None, row["findings"].split(", ")):

@@ -77,6 +77,41 @@ spec:
         nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100}
         mainContainer: {image: "a:1", args: [--tensor-parallel-size=4]}
 """
+COMPONENTS = """\
+apiVersion: nvidia.com/v1beta1
+kind: DynamoGraphDeployment
+metadata: {name: llama}
+spec:
+  components:
+  - {name: Frontend, podTemplate: {spec: {containers: [{name: main, image: "a:1"}]}}}
+  - name: decode
+    podTemplate: {spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpus: 1}}}]}}
+"""
+OTHER_GPUS = """\
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+metadata: {name: llama}
+spec:
+  services:
+    Intel: {resources: {limits: {gpu: half, gpuType: gpu.intel.com/xe}}}
+    Variables:
+      resources: {limits: {gpu: "1"}}
+      envs: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]
+"""
+NIM_PIPELINE = """\
+apiVersion: apps.nvidia.com/v1alpha1
+kind: NIMPipeline
+metadata: {name: rag}
+spec:
+  services:
+  - {name: embed, enabled: false, spec: {resources: {limits: {nvidia.com/gpus: 1}}}}
+  - {name: llama, enabled: true, spec: {resources: {limits: {nvidia.com/gpus: 1}}}}
+  - name: rerank
+    spec:
+      annotations: {dovetail.dev/startup-time: 20m}
+      resources: {limits: {nvidia.com/gpu: 1}}
+      startupProbe: {probe: {httpGet: {path: /v1/health/ready, port: api}, failureThreshold: 180}}
+"""
 NIM = """\
 apiVersion: apps.nvidia.com/v1alpha1
 kind: NIMService
@@ -166,6 +201,9 @@ spec:
                 "G48 spec.services.Worker.resources.limits.gpu 8",
             },
         ),
+        (COMPONENTS, {"G04 spec.components[1].podTemplate.spec.containers[0].resources.limits[nvidia.com/gpus] 8"}),
+        (OTHER_GPUS, {"G25 spec.services.Variables.envs[0].value 9"}),
+        (NIM_PIPELINE, {"G04 spec.services[1].spec.resources.limits[nvidia.com/gpus] 7"}),
         (NIM, {"G03 spec.resources.limits[nvidia.com/gpu] 6"}),
         (
             TRAIN,

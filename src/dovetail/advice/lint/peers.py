@@ -8,6 +8,7 @@ from dovetail.advice.lint.pods import Template, templates_of
 
 _JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
 _OF_JOB_SETS = "replicatedJobs"
+_OF_DYNAMO = (("spec", "services"), ("spec", "components"))
 
 
 def peers_of(pod: Template) -> int:
@@ -27,7 +28,7 @@ def peers_of(pod: Template) -> int:
     if kind == "TrainJob":
         return _number(pod.field.at("spec", "containers", 0, "numNodes"))
     if kind.startswith("Dynamo"):
-        service = path[:3] if path[:2] == ("spec", "services") else path[:1]
+        service = path[:3] if path[:2] in _OF_DYNAMO else path[:1]
         return _number(whole.at(*service, "multinode", "nodeCount"))
     if kind == "LeaderWorkerSet":
         workers = whole.at("spec", "leaderWorkerTemplate")

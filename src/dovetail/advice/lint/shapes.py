@@ -4,9 +4,10 @@
 Each pod is put together from these fields, which keep their places in the document. What a runtime outside of the
 object adds (volumes, tolerations, a priority class) is unknown: such pods are partial.
 Sources: github.com/kserve/kserve pkg/apis/serving/{v1beta1,v1alpha1}; github.com/kubeflow/trainer
-pkg/apis/trainer/v1alpha1; github.com/argoproj/argo-workflows pkg/apis/workflow/v1alpha1; github.com/tektoncd/pipeline
-pkg/apis/pipeline/v1; github.com/ai-dynamo/dynamo deploy/operator/api/v1alpha1; github.com/NVIDIA/k8s-nim-operator
-api/apps/v1alpha1.
+pkg/apis/trainer/v1alpha1; github.com/argoproj/argo-workflows pkg/apis/workflow/v1alpha1/workflow_types.go;
+github.com/tektoncd/pipeline pkg/apis/pipeline/v1/{container,taskrun,pipelinerun}_types.go; github.com/ai-dynamo/dynamo
+deploy/operator/api/v1alpha1/{common,dynamocomponentdeployment_types}.go and v1beta1/dynamocomponentdeployment_types.go;
+github.com/NVIDIA/k8s-nim-operator api/apps/v1alpha1/{common,nimservice,nimpipeline}_types.go.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _OF_A_POD = (
 )  # fmt: skip
 _NODES = "node"
 """The replicated job of a training runtime that trains."""
-_GPU_SHORT = "gpu"
-"""Dynamo's name of a GPU in its resources."""
+_GPU_SHORT, _GPU_TYPE = "gpu", "gpuType"
+"""Dynamo's names of the number of GPUs in its resources, and of the resource that has them."""
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 class Joined(Field, frozen=True):
@@ -174,28 +176,53 @@ def _tekton(whole: Field) -> Iterator[ShapedPod]:
 
 
 def _dynamo(whole: Field) -> Iterator[ShapedPod]:
-    services = [one for _, one in whole.at("spec", "services").entries()] or [whole.at("spec")]
+    """v1beta1 has a pod template for each component, of which the container `main` is Dynamo's; v1alpha1 has fields of
+    its own, beside `extraPodSpec`."""
+    spec = whole.at("spec")
+    for component in (spec, *spec.at("components").each()):
+        if component.at("podTemplate"):
+            yield ShapedPod(component.at("podTemplate"), partial=True)
+    if spec.at("components") or spec.at("podTemplate"):
+        return
+    services = [one for _, one in spec.at("services").entries()] or [spec]
     for service in services:
         more = service.at("extraPodSpec")
         asked = service.at("resources")
         sides = {side: _named_in_full(asked.at(side)) for side in ("limits", "requests") if asked.at(side)}
         main = more.at("mainContainer")
         own = main if main else service
-        container = _mapping(own, resources=_of(sides, asked) if sides else main.at("resources"))
+        container = _mapping(
+            own,
+            resources=_of(sides, asked) if sides else main.at("resources"),
+            env=main.at("env") or service.at("envs"),
+            **{name: main.at(name) or service.at(name) for name in _PROBES},
+        )
         containers = [container, *more.at("containers").each()]
         meta = service.at("extraPodMetadata")
         yield ShapedPod(_pod(more if more else service, meta, containers, dict(more.entries())), partial=True)
 
 
 def _named_in_full(amounts: Field) -> Joined:
-    return _of({GPU if key == _GPU_SHORT else key: one for key, one in amounts.entries()}, amounts)
+    gpu = amounts.at(_GPU_TYPE).text or GPU
+    return _of({gpu if key == _GPU_SHORT else key: one for key, one in amounts.entries() if key != _GPU_TYPE}, amounts)
 
 
 def _nim(whole: Field) -> Iterator[ShapedPod]:
-    spec = whole.at("spec")
-    named = {"image": Field(None, spec.at("image").path)}
-    container = _of({**dict(spec.entries()), **named}, spec)
-    yield ShapedPod(_pod(spec, _metadata(spec), [container], {key: spec.at(key) for key in _OF_A_POD}), partial=True)
+    yield _nim_pod(whole.at("spec"))
+
+
+def _nim_pipeline(whole: Field) -> Iterator[ShapedPod]:
+    for service in whole.at("spec", "services").each():
+        if service.at("enabled").value is not False:
+            yield _nim_pod(service.at("spec"))
+
+
+def _nim_pod(spec: Field) -> ShapedPod:
+    """The image is a mapping, a probe is one field below, and the containers beside it are not Kubernetes' own."""
+    own = {"image": Field(None, spec.at("image").path), **{name: spec.at(name, "probe") for name in _PROBES}}
+    container = _of({**dict(spec.entries()), **own}, spec)
+    more = {key: spec.at(key) for key in _OF_A_POD if key != "initContainers"}
+    return ShapedPod(_pod(spec, _metadata(spec), [container], more), partial=True)
 
 
 _SHAPES: dict[tuple[str, str], Callable[[Field], Iterator[ShapedPod]]] = {
@@ -209,6 +236,7 @@ _SHAPES: dict[tuple[str, str], Callable[[Field], Iterator[ShapedPod]]] = {
     ("nvidia.com", "DynamoGraphDeployment"): _dynamo,
     ("nvidia.com", "DynamoComponentDeployment"): _dynamo,
     ("apps.nvidia.com", "NIMService"): _nim,
+    ("apps.nvidia.com", "NIMPipeline"): _nim_pipeline,
     **{
         (_ARGO, kind): _workflow for kind in ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
     },

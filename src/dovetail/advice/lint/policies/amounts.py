@@ -180,11 +180,12 @@ _KNOWN_MIB = f"(m == 0 ? {_UNMISTAKABLE_MIB} : m)"
 _WRITTEN_GB = f"[({_KNOWN_MIB} + 1023) / 1024, {_KNOWN_MIB} * 1048576 / 1000000000].filter(g, g >= 64)"
 _LIMIT = "string(c.limits['memory'])"
 _IS_LIMIT = f"quantity({_LIMIT}).compareTo(quantity(string(SIZE) + u)) == 0"
+_RUNS_ITSELF = f"(variables.kind != 'kubeflow.org/MPIJob' || {words('c')} != '')"
 _HAVE_MEMORY = each(
     f"p.containers.filter(c, 'memory' in c.limits && isQuantity({_LIMIT}) && {text(GPU)} in c.limits)",
     "c",
     finding(
-        f"{gpus('c')} > 1 && {runs_framework('c')} && sign(quantity({_LIMIT})) != 0 && "
+        f"{gpus('c')} > 1 && {runs_framework('c')} && {_RUNS_ITSELF} && sign(quantity({_LIMIT})) != 0 && "
         f"quantity({_LIMIT}).isLessThan(quantity(string({gpus('c')}) + 'Gi'))",
         f"c.at + '.resources.limits[memory]: ' + {_LIMIT} + ' for the processes of ' + string({gpus('c')})",
         "' GPUs: each takes more than 1 GiB of host memory for CUDA and the framework alone'",

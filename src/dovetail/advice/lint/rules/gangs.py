@@ -238,7 +238,7 @@ MARKS = (
     _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL}), _DOVETAIL),
 )
 _SIMILARITY = 0.8
-KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in MARKS for name in mark.readers)})
+KNOWN = frozenset({_KAI, "runai-scheduler", "hami-scheduler", *(name for mark in MARKS for name in mark.readers)})
 
 
 def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:

@@ -6,7 +6,8 @@ has eight or more, or if it equals the memory of the GPUs and is unusual for hos
 4 or 5, such as the 141 of an H200.
 
 A limit of less than 1 GiB for each of several GPUs of a framework is reported, too: each GPU has a process, and a CUDA
-context with its libraries takes more than that. Where the command names a known model, the limit must hold what
+context with its libraries takes more than that. The worker of an MPIJob without a command runs what the launcher starts
+there, such as nccl-tests, which need less. Where the command names a known model, the limit must hold what
 `advice.host` counts for the processes and /dev/shm, and one file of weights: the kernel may free those that others have
 read.
 """
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.gpus import named
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, amount, count, runs_framework
+from dovetail.advice.lint.pods import Template, amount, count, runs_framework, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
 from dovetail.advice.lint.served import ServedModel, served
@@ -29,6 +30,8 @@ _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 _MIB = re.compile(r"[0-9]{1,9}")
 _MANY_GPUS, _LARGE_GB = 8, 64
 _LEAST_GIB = 1
+_STARTED_FROM_OUTSIDE = frozenset({("kubeflow.org", "MPIJob")})
+"""Kinds whose workers only wait for a program that another pod starts."""
 _UNMISTAKABLE_MIB = 143_771
 """The memory of an H200, which is checked if the manifest selects no GPU model."""
 
@@ -39,7 +42,8 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         limit = container.at("resources", "limits", "memory")
         size = _size(limit)
         least_gib = gpus * _LEAST_GIB
-        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30 and runs_framework(container):
+        runs = runs_framework(container) and (pod.group_kind not in _STARTED_FROM_OUTSIDE or words_of(container))
+        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30 and runs:
             message = (
                 f"{limit.value} for the processes of {gpus} GPUs: each takes more than {_LEAST_GIB} GiB of host memory "
                 f"for CUDA and the framework alone: write {least_gib}Gi at least"
