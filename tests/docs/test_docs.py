@@ -86,6 +86,13 @@ def command(name: str) -> click.Command:
     return found
 
 
+def test_the_page_of_commands_begins_with_all_of_them() -> None:
+    first_paragraph = page("docs/reference/cli.md").path.read_text().split("\n\n")[1]
+    assert re.findall(r"\[([a-z-]+)\]\(#dovetail-", first_paragraph) == sorted(
+        name for name in COMMANDS if " " not in name
+    )
+
+
 def test_findings_of_fabrics() -> None:
     rows = reference("cli", "finding", "dovetail fabric check")
     assert {row.code[0][0]: row.cells[1] for row in rows} == {
