@@ -13,17 +13,7 @@ def price_at(kind: PricedNode, name: str, book: PriceBook, at_ms: int) -> NodePr
     """The price of a node of this kind and name. Raises CurrencyError."""
     bought = kind.purchase
     span = GpuSpan(
-        "",
-        name,
-        0,
-        kind.gpus,
-        kind.model,
-        "healthy",
-        0,
-        0,
-        bought.instance_type,
-        bought.region,
-        bought.zone,
-        bought.spot,
-    )
+        "", name, 0, kind.gpus, kind.model, "healthy", 0,
+        instance_type=bought.instance_type, region=bought.region, zone=bought.zone, spot=bought.spot,
+    )  # fmt: skip
     return node_price(span, book, at_ms)

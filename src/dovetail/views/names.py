@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked for by name: what a name can be the name of, that nothing has it, and similar names."""
+"""Names that users ask for: the kinds of object that one can mean, the error where none has it, and similar names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 ANY, POD, JOB = "", "pod", "job"
-"""What a name is the name of."""
+"""The kinds of object that a name can mean."""
 _SHOWN = 5
 HINT = "; did you mean "
 

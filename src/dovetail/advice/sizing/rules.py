@@ -501,7 +501,7 @@ RULES: tuple[SizingRule, ...] = (
         "or has runs of less than an hour; and useful work costs at least 10 % less on spot, or, without a price, the "
         "cluster has spot nodes of its model",
         "an interruption costs the work since the last checkpoint, and the restart; spot nodes may not be had",
-        "it begins anew after an interruption, or nodes are interrupted more often than that",
+        "it starts over after an interruption, or nodes are interrupted more often than that",
         "Daly's interval and the break-even of `dovetail spot` (advice.interruptions)", _spot, beside=True,
     ),
     SizingRule(

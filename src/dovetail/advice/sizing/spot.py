@@ -8,7 +8,7 @@ Rules
   to compare with. Of a job on several nodes each interruption of one stops all.
 - A checkpoint is all the memory that was in use, written at an assumed rate. A restart takes as long as the last one,
   or what is assumed if that was shorter or is not known.
-- A run of a short job begins anew after an interruption.
+- A run of a short job starts over after an interruption.
 """
 
 from __future__ import annotations

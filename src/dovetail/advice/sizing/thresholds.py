@@ -42,7 +42,7 @@ CHEAPER = 100
 HOST_LOAD = 900
 """The part of a node's CPUs and memory that pods can request: the system and the kubelet keep the rest."""
 SHORT_RUN_MS = HOUR_MS
-"""A run that is shorter may begin anew."""
+"""A shorter run may start over after an interruption."""
 SPOT_MTBI_S = 8 * 3600
 """The assumed time between two interruptions of a spot node. No cloud states it; see the least time in the advice."""
 RESTART_S = 600

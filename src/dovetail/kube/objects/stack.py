@@ -110,7 +110,7 @@ class AgentPlanesSpec(Wire, frozen=True):
 
 class PublishSpec(Wire, frozen=True):
     """Whether a Prometheus may read the history from the collector: for requests with the token that the Secret
-    `token_secret` has as `token`; "" for no such thing. It is made anew `every` so often, as 10m."""
+    `token_secret` has as `token`; "" for none. `every` is how often it is published, as 10m."""
 
     token_secret: str = ""
     every: str = "10m"
