@@ -27,12 +27,13 @@ from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.history import COSTS, QUESTION
 from dovetail.kube.objects.queues import MoneySpent, Queue
 from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.translate.money import MICRO
 from dovetail.kube.translate.queues import PERIODS
 from dovetail.scheduler import metrics
+from dovetail.scheduler.wire import timestamp
 
 EVERY_S = 600.0
 _ATTEMPTS = Attempts(timeout_s=55.0, retries=0)
-_MICRO = 1_000_000
 _HOUR_S = 3600
 
 
@@ -100,7 +101,7 @@ class MoneySpending:
 
     async def _costs(self, start_ms: int, until_ms: int) -> _Costs:
         """Raises KubeError, JsonError."""
-        question = {"by": "queue", "period": f"{_text(start_ms)}..{_text(until_ms)}"}
+        question = {"by": "queue", "period": f"{timestamp(start_ms)}..{timestamp(until_ms)}"}
         params = {QUESTION: msgspec.json.encode(question).decode()}
         answer = await self._client.request("GET", COSTS.path(), params=params, decode=ViewDocument, attempts=_ATTEMPTS)
         return decode_json(answer.answer, _Costs)
@@ -121,7 +122,7 @@ def _spent(queue: Queue, queues: Mapping[str, Queue], costs: _Costs, start_ms: i
         message = f"{unpriced_s / _HOUR_S:,.1f} GPU-hours have no price: dovetail cost shows which."
     micro = sum(row.allocated_micro for row in own)
     return MoneySpent(
-        f"{micro // _MICRO}.{micro % _MICRO:06}", costs.currency or money.currency, _time(start_ms), _time(until_ms),
+        f"{micro // MICRO}.{micro % MICRO:06}", costs.currency or money.currency, _time(start_ms), _time(until_ms),
         _time(min(max(costs.end_ms, start_ms), until_ms)), message,
     )  # fmt: skip
 
@@ -137,7 +138,3 @@ def _path(name: str, queues: Mapping[str, Queue]) -> Iterator[str]:
 
 def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms // 1000, UTC)
-
-
-def _text(ms: int) -> str:
-    return f"{_time(ms):%Y-%m-%dT%H:%M:%SZ}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dovetail.core.queues.types import CPU, GPU, GPU_HOUR, GPU_MEMORY, MODEL_PREFIX
 from dovetail.core.state import State
+from dovetail.kube.translate.money import MICRO
 from dovetail.scheduler import metrics
 
 _MILLI = 1 / 1_000
-_MICRO = 1_000_000
 _UNITS = {CPU: _MILLI, GPU: _MILLI, GPU_MEMORY: 2.0**20}
 _GAUGES = (
     metrics.QUEUE_ALLOCATED,
@@ -44,8 +44,8 @@ def measure(state: State) -> None:
             metrics.QUEUE_BUDGET.labels(snapshot.name).set(snapshot.spending.budget.amount / GPU_HOUR)
             metrics.QUEUE_BUDGET_USED.labels(snapshot.name).set(snapshot.spending.used / GPU_HOUR)
         if (money := snapshot.money) is not None and state.now_ms < money.until_ms:
-            metrics.QUEUE_MONEY.labels(snapshot.name).set(money.amount / _MICRO)
-            metrics.QUEUE_MONEY_SPENT.labels(snapshot.name).set(money.spent / _MICRO)
+            metrics.QUEUE_MONEY.labels(snapshot.name).set(money.amount / MICRO)
+            metrics.QUEUE_MONEY_SPENT.labels(snapshot.name).set(money.spent / MICRO)
     made_ms = [reservation.made_ms for reservation in state.reservations]
     metrics.RESERVATIONS.set(len(made_ms))
     metrics.RESERVED_WAIT_SECONDS.set((state.now_ms - min(made_ms, default=state.now_ms)) / 1_000)
