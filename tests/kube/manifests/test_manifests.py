@@ -491,6 +491,9 @@ def dumped(plane: Plane) -> Iterator[Plane]:
     active = "--for=jsonpath={.status.active}=2"
     plane.kubectl("wait", "--namespace=manifests", active, "job/train", "--timeout=60s")
     yield plane
+    # The plane is that of other tests too: their schedulers would bind these pods.
+    plane.kubectl("delete", "--namespace=manifests", "--cascade=foreground", "--timeout=60s", "job/train")
+    plane.kubectl("delete", "--namespace=manifests", "--timeout=60s", "pod", "--all")
     plane.kubectl("delete", "node", "manifests-node")
 
 
