@@ -16,6 +16,10 @@ SAMPLES = {
     "topology.yaml": "---\n- topology: t\n  tree:\n    switches:\n      - switch: s\n        nodes: n[1-2]\n",
     "topology.conf": "# made by hand\nswitchname=s nodes=n[1-2]\n",
     "aws": '{\n  "Instances": [{"InstanceId": "i-1", "NetworkNodes": ["nn-1"]}]}',
+    "gcp": '[{"id": "1", "name": "a", "resourceStatus": {"physicalHost": "/c/r/h"}}]',
+    "oci": '{"data": {"items": [{"instance-id": "i", "network-block-id": "b"}]}}',
+    "lldp": '{"host": "a", "lldp": {"interface": {"e1": {"chassis": {"leaf-1": {"id": {"value": "m"}}}}}}}',
+    "node-labels": '{"apiVersion": "v1", "items": [{"metadata": {"name": "a", "labels": {"dovetail.dev/rack": "r"}}}]}',
     "csv": "# ours\nrack,node\na,n1\n",
 }
 NODES = json.dumps(

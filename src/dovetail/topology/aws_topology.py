@@ -10,15 +10,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
-from dovetail.topology.fabric import (
-    MOST_LEVELS,
-    FabricError,
-    FabricFinding,
-    FabricPlacement,
-    FabricReading,
-    one_place_each,
-    switch_keys,
-)
+from dovetail.topology.cloud_instances import reading_of
+from dovetail.topology.fabric import FabricError, FabricReading
 
 
 class AwsInstance(Struct, rename="pascal"):
@@ -41,18 +34,6 @@ def read(text: str) -> FabricReading:
         raise FabricError(
             f"no answer of describe-instance-topology: {error}: make it again with --output json"
         ) from error
-    findings = []
-    if answer.next_token:
-        findings.append(FabricFinding("cut-file", "the answer has a NextToken: its further pages are missing"))
-    for one in answer.instances:
-        if not one.network_nodes:
-            findings.append(FabricFinding("orphan", f"{one.instance_id} has no network nodes", one.instance_id))
-        if len(one.network_nodes) > MOST_LEVELS:
-            raise FabricError(f"{one.instance_id} has more than {MOST_LEVELS} network nodes: it is no answer of EC2")
-    placements, twice = one_place_each(
-        [FabricPlacement(one.instance_id, tuple(one.network_nodes)) for one in answer.instances if one.network_nodes]
-    )
-    if not placements:
-        raise FabricError("no instance has network nodes: the call covers only some instance types, such as p5 and p6")
-    levels = max(len(one.path) for one in placements)
-    return FabricReading(placements, switch_keys(levels), (*findings, *twice))
+    instances = [(one.instance_id, tuple(one.network_nodes)) for one in answer.instances]
+    why_none = "the call covers only some instance types, such as p5 and p6"
+    return reading_of(instances, why_none, bool(answer.next_token))

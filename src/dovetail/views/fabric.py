@@ -13,7 +13,16 @@ from msgspec.structs import replace
 
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.yaml_text import read_yaml
-from dovetail.topology import aws_topology, fabric_table, ibnetdiscover, slurm_topology
+from dovetail.topology import (
+    aws_topology,
+    fabric_table,
+    gcp_topology,
+    ibnetdiscover,
+    lldp,
+    node_labels,
+    oci_topology,
+    slurm_topology,
+)
 from dovetail.topology.fabric import FabricError, FabricReading, one_place_each
 
 MOST_BYTES = 256 << 20
@@ -49,6 +58,16 @@ FORMATS = (
     FabricFormat("topology.yaml", re.compile(r"^\s*-\s+topology\s*:", re.M), _read_yaml),
     FabricFormat("topology.conf", re.compile(r"^\s*(switch|block)name\s*=", re.M | re.I), slurm_topology.read_conf),
     FabricFormat("aws", re.compile(r'\A\s*\{\s*"(Instances|NextToken)"\s*:'), aws_topology.read),
+    FabricFormat(
+        "gcp", re.compile(r'"(canIpForward|cpuPlatform|resourceStatus)"\s*:|"compute#instance'), gcp_topology.read
+    ),
+    FabricFormat(
+        "oci",
+        re.compile(r'"(compute-?)?(hpc-?island|network-?block|local-?block)-?id"\s*:', re.I),
+        oci_topology.read,
+    ),
+    FabricFormat("lldp", re.compile(r'"lldp"\s*:'), lldp.read),
+    FabricFormat("node-labels", re.compile(r'\A\s*\{\s*"apiVersion"\s*:\s*"v1"\s*,\s*"items"'), node_labels.read),
     FabricFormat("csv", re.compile(r"^(?:[^\n#,]+,)*\s*node\s*(,|$)", re.M), fabric_table.read),
 )  # fmt: skip
 """The first that fits is taken."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricFinding, FabricReading
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-FORMAT_NAMES = ("ibnetdiscover", "topology.yaml", "topology.conf", "aws", "csv")
+FORMAT_NAMES = ("ibnetdiscover", "topology.yaml", "topology.conf", "aws", "gcp", "oci", "lldp", "node-labels", "csv")
 
 
 def source_options(command: Command) -> Command:
