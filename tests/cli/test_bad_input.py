@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dovetail.cli import cli
+from dovetail.cli import CLOSED_PIPE, cli
 from dovetail.playground import Fault
 from tests.cli.clusters import CommandCluster, command_cluster, node
 from tests.cli.listed_jobs import GPU, pod
+from tests.patience import PATIENCE_S
 
 LOOKING = [
     ("jobs",), ("jobs", "--all"), ("queue",), ("nodes",), ("share",), ("free",), ("leases",), ("why", "train"),
@@ -95,3 +99,17 @@ def test_a_clock_that_is_off(tmp_path: Path, at: str) -> None:
     for command in (("jobs",), ("queue", "--basis"), ("why", "ml/waits"), ("why", "ml/runs"), ("share",), ("free",)):
         result = clean(CliRunner().invoke(cli, [*command, "-f", str(file), "--at", at], env={"COLUMNS": "200"}))
         assert result.exit_code == 0 and not re.search(r"-\d+ (s|min|h|d)\b", result.stdout), result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_pipe_that_nothing_reads(form: str) -> None:
+    """As of `| true`: no traceback, no message, and the exit code of a process that SIGPIPE ends."""
+    at = ("-f", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z")
+    for words in (("queue", *at), ("why", "product/batch-0", *at), ("free", *at), ("nodes", *at), ("instances",)):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        argv = [sys.executable, "-c", "from dovetail.cli import main; main()", *words, "-o", form]
+        done = subprocess.run(argv, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+        os.close(write_end)
+        assert (done.returncode, done.stderr) == (CLOSED_PIPE, ""), words
