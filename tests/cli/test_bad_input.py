@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from benchmarks.start_speed import AT, COMMAND
 from dovetail.cli import CLOSED_PIPE, cli
 from dovetail.playground import Fault
 from tests.cli.clusters import CommandCluster, command_cluster, node
@@ -105,11 +105,10 @@ def test_a_clock_that_is_off(tmp_path: Path, at: str) -> None:
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_a_pipe_that_nothing_reads(form: str) -> None:
     """As of `| true`: no traceback, no message, and the exit code of a process that SIGPIPE ends."""
-    at = ("-f", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z")
-    for words in (("queue", *at), ("why", "product/batch-0", *at), ("free", *at), ("nodes", *at), ("instances",)):
+    for words in (("queue", *AT), ("why", "product/batch-0", *AT), ("free", *AT), ("nodes", *AT), ("instances",)):
         read_end, write_end = os.pipe()
         os.close(read_end)
-        argv = [sys.executable, "-c", "from dovetail.cli import main; main()", *words, "-o", form]
+        argv = (*COMMAND, *words, "-o", form)
         done = subprocess.run(argv, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
         os.close(write_end)
         assert (done.returncode, done.stderr) == (CLOSED_PIPE, ""), words

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topology of a node from text: parses the output of `nvidia-smi topo -m`, parses and writes NCCL's topology XML."""
+"""Topology from text: of a node (`nvidia-smi topo -m`, NCCL's topology XML), and of the network above the nodes."""

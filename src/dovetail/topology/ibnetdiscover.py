@@ -22,7 +22,7 @@ from collections.abc import Container, Iterator, Mapping
 from msgspec import Struct, field
 
 from dovetail.topology.fabric import FabricError, FabricFinding, FabricReading
-from dovetail.topology.switch_tiers import reading_of
+from dovetail.topology.switch_tiers import hosts_with_few_links, reading_of
 
 MOST_LEAVES = 64
 """Of one host. More, and several hosts share a name."""
@@ -201,13 +201,7 @@ def _few(
     leaves_of: Mapping[str, Counter[str]], cables: Mapping[str, Counter[str]], names: Mapping[str, str]
 ) -> Iterator[FabricFinding]:
     """Hosts and leaves with fewer links than most, leaves with one, and leaves that are linked to leaves."""
-    if leaves_of:
-        usual = Counter(leaves.total() for leaves in leaves_of.values()).most_common(1)[0][0]
-        for host, leaves in leaves_of.items():
-            if leaves.total() < usual:
-                yield FabricFinding(
-                    "few-links", f"{host} has {leaves.total()} of the {usual} links that most hosts have", host
-                )
+    yield from hosts_with_few_links(leaves_of)
     ups = {leaf: cables.get(leaf, Counter[str]()).total() for leaves in leaves_of.values() for leaf in leaves}
     linked = [leaf for leaf in ups if not ups.keys().isdisjoint(cables.get(leaf, ()))]
     if linked:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of the switches that hosts see by LLDP: a JSON value for each host, what `lldpctl -f json` prints there with a
-field `host` more.
+"""Reader of the switches that hosts see by LLDP: a JSON value for each host, what `lldpctl -f json` prints there and
+a field `host`.
 
 Source: the JSON writer of lldpd/lldpd (src/client/json_writer.c, src/client/display.c).
 
@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct, convert, field
 from msgspec import ValidationError as Mismatch
 
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.topology.fabric import FabricError, FabricFinding, FabricReading
-from dovetail.topology.switch_tiers import reading_of
+from dovetail.topology.switch_tiers import hosts_with_few_links, reading_of
 
 MOST_LEAVES = 64
 """Of one host."""
@@ -50,8 +50,12 @@ class LldpInterface(Struct):
     port: LldpPort = field(default_factory=LldpPort)
 
 
+LldpSeen: TypeAlias = list[dict[str, LldpInterface]] | dict[str, LldpInterface]
+"""By the name of the interface."""
+
+
 class LldpInterfaces(Struct):
-    interface: list[dict[str, LldpInterface]] | dict[str, LldpInterface] = []
+    interface: LldpSeen = []
 
 
 class LldpHost(Struct):
@@ -63,6 +67,9 @@ class LldpLink(Struct, frozen=True):
     host: str
     interface: str
     switch: str
+    """The chassis ID."""
+    name: str
+    """Of the switch."""
     speed: str
     frame_bytes: str
 
@@ -78,25 +85,22 @@ def read(text: str) -> FabricReading:
             continue
         try:
             one = decode_json(line, LldpHost)
-            interfaces = one.lldp.interface
-            found = interfaces.items() if isinstance(interfaces, dict) else (i for x in interfaces for i in x.items())
             host = one.host.lower()
             known = hosts.setdefault(host, number)
             if known != number:
                 raise FabricError(f"line {number}: {host} is there twice, first in line {known}: leave one line")
-            for interface, seen in found:
-                for chassis, name in _chassis(seen.chassis):
-                    first = names.setdefault(chassis, name)
-                    if first != name:
-                        what = f"line {number}: {chassis} is called {first} and {name}"
-                        findings.append(FabricFinding("renamed-switch", what))
-                    speed, frame = seen.port.auto_negotiation.current, seen.port.mfs
-                    links.append(LldpLink(host, interface, chassis, speed, frame))
+            found = _links(host, one.lldp.interface)
         except (JsonError, Mismatch) as error:
             raise FabricError(
                 f"line {number}: {error}: write the JSON of each host on one line, "
                 "as in lldpctl -f json | jq -c '{host: \"gpu-1\"} + .'"
             ) from error
+        for link in found:
+            first = names.setdefault(link.switch, link.name)
+            if first != link.name:
+                what = f"line {number}: {link.switch} is called {first} and {link.name}"
+                findings.append(FabricFinding("renamed-switch", what))
+        links += found
     leaves_of: dict[str, Counter[str]] = {}
     for link in links:
         leaves_of.setdefault(link.host, Counter())[link.switch] += 1
@@ -108,8 +112,18 @@ def read(text: str) -> FabricReading:
     often = Counter(names.values())
     names = {chassis: name if often[name] == 1 else f"{name}-{chassis}" for chassis, name in names.items()}
     findings += [FabricFinding("orphan", f"{host} sees no switch", host) for host in hosts if host not in leaves_of]
-    findings += [*_few(leaves_of), *_uneven(links, names)]
+    findings += [*hosts_with_few_links(leaves_of), *_uneven(links, names)]
     return reading_of({host: frozenset(found) for host, found in leaves_of.items()}, {}, names, findings)
+
+
+def _links(host: str, interfaces: LldpSeen) -> list[LldpLink]:
+    """Raises Mismatch."""
+    return [
+        LldpLink(host, interface, chassis, name, seen.port.auto_negotiation.current, seen.port.mfs)
+        for group in (interfaces if isinstance(interfaces, list) else [interfaces])
+        for interface, seen in group.items()
+        for chassis, name in _chassis(seen.chassis)
+    ]
 
 
 def _chassis(fields: dict[str, Any]) -> list[tuple[str, str]]:
@@ -120,21 +134,15 @@ def _chassis(fields: dict[str, Any]) -> list[tuple[str, str]]:
     return [(convert(one.get("id"), LldpId).value, name) for name, one in fields.items() if isinstance(one, dict)]
 
 
-def _few(leaves_of: Mapping[str, Counter[str]]) -> Iterator[FabricFinding]:
-    usual = Counter(leaves.total() for leaves in leaves_of.values()).most_common(1)[0][0]
-    for host, leaves in leaves_of.items():
-        if leaves.total() < usual:
-            what = f"{host} has {leaves.total()} of the {usual} links that most hosts have"
-            yield FabricFinding("few-links", what, host)
-
-
 def _uneven(links: list[LldpLink], names: Mapping[str, str]) -> Iterator[FabricFinding]:
     speeds = Counter(link.speed for link in links if link.speed)
     frames = Counter(link.frame_bytes for link in links if link.frame_bytes)
+    usual_speed, usual_frame = (max(found.most_common(1), default=("", 0))[0] for found in (speeds, frames))
     for link in links:
         where = f"{link.host} {link.interface} to {names[link.switch]}"
-        for code, value, counts in (("slow-link", link.speed, speeds), ("mixed-mtu", link.frame_bytes, frames)):
-            usual = counts.most_common(1)[0][0] if counts else ""
-            if value and value != usual:
-                unit = " bytes" if code == "mixed-mtu" else ""
-                yield FabricFinding(code, f"{where} is {value}{unit}; most links are {usual}{unit}", link.host)
+        if link.speed and link.speed != usual_speed:
+            what = f"{where} is {link.speed}; most links are {usual_speed}"
+            yield FabricFinding("slow-link", what, link.host)
+        if link.frame_bytes and link.frame_bytes != usual_frame:
+            what = f"{where} is {link.frame_bytes} bytes; most links are {usual_frame} bytes"
+            yield FabricFinding("mixed-mtu", what, link.host)

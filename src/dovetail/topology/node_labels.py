@@ -18,9 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from msgspec import Struct
-
-from dovetail.core.json_text import JsonError, decode_json
 from dovetail.topology.fabric import (
     MOST_LEVELS,
     FabricError,
@@ -29,6 +26,7 @@ from dovetail.topology.fabric import (
     FabricReading,
     one_place_each,
 )
+from dovetail.topology.node_list import ListedMetadata, listed_nodes
 
 _ONE_EVERYWHERE = (
     "network.topology.nvidia.com/accelerator",
@@ -60,25 +58,9 @@ KEYS = (
 """From the widest to the narrowest."""
 
 
-class LabelledMetadata(Struct):
-    name: str
-    labels: dict[str, str] = {}
-
-
-class LabelledNode(Struct):
-    metadata: LabelledMetadata
-
-
-class LabelledNodes(Struct):
-    items: list[LabelledNode]
-
-
 def read(text: str) -> FabricReading:
     """Raises FabricError."""
-    try:
-        nodes = [one.metadata for one in decode_json(text, LabelledNodes).items]
-    except JsonError as error:
-        raise FabricError(f"no list of nodes: {error}: pass the output of `kubectl get nodes -o json`") from error
+    nodes = [one.metadata for one in listed_nodes(text)]
     keys = [key for key in KEYS if any(one.labels.get(key) for one in nodes)]
     if not keys:
         raise FabricError("no node has a label of a network: label them, or pass a file of another tool")
@@ -103,7 +85,7 @@ def _path(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _apart(keys: Sequence[str], nodes: Sequence[LabelledMetadata]) -> Iterator[FabricFinding]:
+def _apart(keys: Sequence[str], nodes: Sequence[ListedMetadata]) -> Iterator[FabricFinding]:
     """Values of cliques that are below different domains of the next wider level."""
     for wider, key in pairwise(keys):
         above: dict[str, str] = {}

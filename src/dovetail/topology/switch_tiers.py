@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import TypeAlias
 
@@ -42,6 +42,15 @@ def reading_of(
             found.append(FabricFinding("two-places", f"{host} is linked to {places}: {len(paths)} domains", host))
     levels = max((len(one.path) for one in placements), default=0)
     return FabricReading(tuple(placements), switch_keys(levels), tuple(found), names)
+
+
+def hosts_with_few_links(leaves_of: Mapping[str, Counter[str]]) -> Iterator[FabricFinding]:
+    """`leaves_of` has the links of each host by leaf."""
+    links = {host: leaves.total() for host, leaves in leaves_of.items()}
+    usual = max(Counter(links.values()).most_common(1), default=(0, 0))[0]
+    for host, count in links.items():
+        if count < usual:
+            yield FabricFinding("few-links", f"{host} has {count} of the {usual} links that most hosts have", host)
 
 
 def _paths(

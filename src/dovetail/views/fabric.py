@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping
 
 import yaml
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.yaml_text import read_yaml
 from dovetail.topology import (
     aws_topology,
@@ -24,6 +23,7 @@ from dovetail.topology import (
     slurm_topology,
 )
 from dovetail.topology.fabric import FabricError, FabricReading, one_place_each
+from dovetail.topology.node_list import listed_nodes
 
 MOST_BYTES = 256 << 20
 """Of one file."""
@@ -104,33 +104,12 @@ class NodeNames(Struct, frozen=True):
         return replace(reading, placements=placements, findings=(*kept, *twice))
 
 
-class _Metadata(Struct):
-    name: str
-    labels: dict[str, str] = {}
-
-
-class _Spec(Struct, rename="camel"):
-    provider_id: str = field(default="", name="providerID")
-
-
-class _Node(Struct):
-    metadata: _Metadata
-    spec: _Spec = field(default_factory=_Spec)
-
-
-class _Nodes(Struct):
-    items: list[_Node]
-
-
 def node_names(text: str) -> NodeNames:
     """From the output of `kubectl get nodes -o json`. Raises FabricError.
 
     A node has its own name, its label kubernetes.io/hostname, the last part of its providerID (on AWS the instance),
     and the part of its name before the first dot, if that is of one node."""
-    try:
-        nodes = decode_json(text, _Nodes).items
-    except JsonError as error:
-        raise FabricError(f"no list of nodes: {error}: pass the output of `kubectl get nodes -o json`") from error
+    nodes = listed_nodes(text)
     short = Counter(node.metadata.name.partition(".")[0] for node in nodes)
     by_name: dict[str, str] = {}
     for node in nodes:
