@@ -215,7 +215,7 @@ def test_a_gang_is_held_by_its_object_too_so_that_its_new_pods_are(cluster: Comm
     cluster.put(node("gpu-2"))
     answer = cluster.eventually(
         lambda: json.loads(cluster.run("why", "job/train", "-o", "json").stdout),
-        lambda found: found["gang"]["exist"] == 2,
+        lambda found: found["gang"]["exist"] == 2 and found["code"] != "",
     )
     assert answer["code"] == "Held"
     assert cluster.run("release", "train").exit_code == 0

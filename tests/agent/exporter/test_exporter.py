@@ -205,15 +205,17 @@ async def test_a_slow_gpu_delays_no_other_one(node: Node) -> None:
 
 
 @pytest.mark.slow
-async def test_a_reading_from_before_the_last_change_of_owner_is_not_exported(node: Node) -> None:
+async def test_values_from_before_the_last_change_of_owner_are_not_exported_but_the_owner_is(node: Node) -> None:
     node.by_device = {node.uuid(0): (owner("old"),), node.uuid(1): (owner("old"),)}
     async with reading(node):
         assert pods(await node.scrape())["0"] == {"old"}
         node.standin.slow("nvmlDeviceGetTemperature", 1500, gpu=0)
         node.by_device = {node.uuid(0): (owner("new"),), node.uuid(1): (owner("new"),)}
-        found = pods(await node.scrape())
+        series = await node.scrape()
+        found = pods(series)
         assert "0" not in found
         assert found["1"] == {"new"}
+        assert pods(series, SHARE)["0"] == {"new"}, "the owner needs no reading"
         node.standin.clear()
 
         async def exported() -> bool:

@@ -2,8 +2,9 @@
 """Joins the readings of the GPUs with their owners.
 
 Rules
-- Owners are read with each scrape. A reading that began before the last change of a device's owners is not exported,
-  and profiling values are left out if their time began before it: no value is counted for the wrong pod.
+- Owners are read with each scrape. The values of a reading that began before the last change of a device's owners are
+  not exported, and profiling values are left out if their time began before it: no value is counted for the wrong pod.
+  That the owner holds the device, and its share, are exported all the same.
 - A reading that began up to `READ_S` before the scrape serves it: for scrapes that come at a steady period it was read
   ahead (`read_ahead`). All other scrapes read the GPUs.
 - A lost GPU keeps what other parts of the agent know of it: its XIDs, its health, its owner.
@@ -158,13 +159,11 @@ class Exporter:
                 labels = self._labels(device, one.texts)
                 mine = samples.get(device.uuid, ())
                 yield from _plain(labels, [sample for sample in mine if not sample.owned])
-                if begun_s < changed_s:
-                    continue
-                values = device.values
+                values = {} if begun_s < changed_s else device.values
                 if one.since_s < changed_s:
                     values = {name: each for name, each in values.items() if not name.startswith(_PROFILING)}
                 owned = [sample for sample in mine if sample.owned]
-                yield from self._of_owners(known, values, owned, owners, use)
+                yield from self._of_owners(known, values, owned, owners, use if values else PodValues())
 
     def _lost(self, sampled: Sequence[Sampled], samples: Collection[str]) -> Iterator[KnownDevice]:
         """The devices without a reading of which other parts know something: their faults."""
