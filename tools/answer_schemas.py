@@ -24,6 +24,7 @@ from dovetail.cli.check_report import ManifestCheck
 from dovetail.cli.demo.agents_story import AgentsDemo
 from dovetail.cli.demo.jobs import DemoAnswer
 from dovetail.cli.doctor.answer import DoctorAnswer
+from dovetail.cli.fabric.answers import FabricCheck, FabricTrees
 from dovetail.cli.history_columns import HistoryJob
 from dovetail.cli.install.report import InstallAnswer
 from dovetail.cli.lint.report import ReportedFinding
@@ -84,6 +85,8 @@ KINDS: dict[str, AnswerKind] = {
     "Demo": AnswerKind(DemoAnswer, "demo"),
     "Doctor": AnswerKind(DoctorAnswer, "doctor"),
     "DrainPlan": AnswerKind(DrainPlan, "drain"),
+    "FabricCheck": AnswerKind(FabricCheck, "fabric check"),
+    "FabricTrees": AnswerKind(FabricTrees, "fabric show"),
     "Free": AnswerKind(PricedFree, "free"),
     "HistoryJob": AnswerKind(HistoryJob, "history", EACH),
     "IdleList": AnswerKind(IdleList, "idle"),

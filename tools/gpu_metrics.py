@@ -47,9 +47,9 @@ them to `exported_pod` and so on.
 - Counters never go back, neither over a restart of the agent nor over a reload of the driver: they go on from the last
   value. So `> 0` on a counter means that it happened once; use `increase()`.
 - `DCGM_FI_PROF_*` are means since the scrape before. They need GPM (Hopper and later), else a running DCGM.
-- No sample names a pod that did not hold the device when it was read: the values of a reading that began before the last
-  change of owner are left out, and so are means whose time began before it. `dovetail_gpu_allocated_share` is there all
-  the same.
+- No sample names a pod that did not hold the device when it was read: the values of a reading that began before the
+  last change of owner are left out, and so are means whose time began before it. `dovetail_gpu_allocated_share` is
+  there all the same.
 - A reading is shared by all scrapes within a second. A GPU that does not answer delays no other one; its series end
   45 seconds after its last reading, and those of a lost GPU at once.
 - In MIG mode the GPU and each instance have series; the whole GPU has no owner then.

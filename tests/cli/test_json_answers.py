@@ -49,6 +49,8 @@ LIVE: list[tuple[str, str]] = [
     ("status", "Status"),
     ("doctor", "Doctor"),
     ("top --once", "Top"),
+    ("fabric show", "FabricTrees"),
+    ("fabric check", "FabricCheck"),
 ]
 ALONE: list[tuple[str, str]] = [
     ("memory llama-3.1-8b", "MemoryEstimate"),
@@ -98,7 +100,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandCluster]:
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sweep", "namespace": "team-a"},
         "spec": {"template": {"spec": spec}},
     }  # fmt: skip
-    with command_cluster(tmp_path_factory.mktemp("live"), node("gpu-1"), job) as found:
+    racked = node("gpu-1")
+    racked["metadata"]["labels"]["dovetail.dev/rack"] = "a"
+    with command_cluster(tmp_path_factory.mktemp("live"), racked, job) as found:
         found.eventually(found.pods, bool)
         yield found
 

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.fabric_import import network
 from dovetail.topology.fabric import FabricError, FabricFinding, FabricPlacement, FabricReading
+from dovetail.topology.node_list import listed_nodes
 from dovetail.views.fabric import node_names, read_fabric
 
 SAMPLES = {
@@ -63,18 +64,18 @@ def test_hosts_become_nodes_and_others_are_left_out() -> None:
         FabricFinding("orphan", ""),
     )
     reading = FabricReading(tuple(FabricPlacement(host, ("x",)) for host in hosts), ("k",), findings)
-    found = node_names(NODES).of(reading)
+    found = node_names(listed_nodes(NODES)).of(reading)
     assert [one.node for one in found.placements] == ["ip-10-0-0-1.ec2.internal", "gpu-1.example.com", "a.two"]
     assert found.findings == findings[1:]
 
 
 def test_two_hosts_of_one_node_in_two_places_are_found() -> None:
     reading = FabricReading((FabricPlacement("gpu-1", ("x",)), FabricPlacement("gpu-1.example.com", ("y",))), ("k",))
-    found = node_names(NODES).of(reading)
+    found = node_names(listed_nodes(NODES)).of(reading)
     assert [one.code for one in found.findings] == ["two-places"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"items": [{}]}'])
 def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(FabricError, match="kubectl get nodes -o json"):
-        node_names(text)
+        listed_nodes(text)

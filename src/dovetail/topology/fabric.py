@@ -76,6 +76,10 @@ class FabricFinding(Struct, frozen=True):
     def kind(self) -> FindingKind:
         return FINDING_KINDS[self.code]
 
+    @property
+    def severity(self) -> str:
+        return "error" if self.kind.is_error else "warning"
+
 
 class FabricPlacement(Struct, frozen=True):
     """The domains that hold a node, the widest first; `line` of the source, 0 if unknown."""

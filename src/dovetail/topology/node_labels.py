@@ -26,7 +26,7 @@ from dovetail.topology.fabric import (
     FabricReading,
     one_place_each,
 )
-from dovetail.topology.node_list import ListedMetadata, listed_nodes
+from dovetail.topology.node_list import ListedMetadata, ListedNode, listed_nodes
 
 _ONE_EVERYWHERE = (
     "network.topology.nvidia.com/accelerator",
@@ -59,8 +59,13 @@ KEYS = (
 
 
 def read(text: str) -> FabricReading:
+    """From the output of kubectl. Raises FabricError."""
+    return of_nodes(listed_nodes(text))
+
+
+def of_nodes(listed: Sequence[ListedNode]) -> FabricReading:
     """Raises FabricError."""
-    nodes = [one.metadata for one in listed_nodes(text)]
+    nodes = [one.metadata for one in listed]
     keys = [key for key in KEYS if any(one.labels.get(key) for one in nodes)]
     if not keys:
         raise FabricError("no node has a label of a network: label them, or pass a file of another tool")

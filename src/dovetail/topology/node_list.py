@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes nodes as `kubectl get nodes -o json` prints them: what the readers of the network above them need."""
+"""Kubernetes nodes as the API server and `kubectl get nodes -o json` list them: what the readers of the network above
+them need."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from dovetail.topology.fabric import FabricError
 
 class ListedMetadata(Struct):
     name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = field(default="", name="resourceVersion")
     labels: dict[str, str] = {}
 
 

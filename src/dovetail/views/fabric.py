@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.resources import NODES
+from dovetail.kube.reading.lists import ListRequest, read_lists
 from dovetail.kube.yaml_text import read_yaml
 from dovetail.topology import (
     aws_topology,
@@ -23,7 +26,7 @@ from dovetail.topology import (
     slurm_topology,
 )
 from dovetail.topology.fabric import FabricError, FabricReading, one_place_each
-from dovetail.topology.node_list import listed_nodes
+from dovetail.topology.node_list import ListedNode
 
 MOST_BYTES = 256 << 20
 """Of one file."""
@@ -86,8 +89,16 @@ def read_fabric(text: str, name: str | None = None, nodes: NodeNames | None = No
         return chosen.read(text)
     reading = nodes.of(chosen.read_nodes(text, nodes.by_name) if chosen.read_nodes else chosen.read(text))
     if not reading.placements:
-        raise FabricError("no host is one of the nodes of --nodes: are they of one cluster?")
+        raise FabricError("no host is one of the nodes: are they of one cluster?")
     return reading
+
+
+async def live_nodes(config: ClusterConfig) -> tuple[ListedNode, ...]:
+    """The nodes of a cluster. Raises KubeError, and FabricError if they may not be listed."""
+    (reply,) = await read_lists(config, (ListRequest(NODES, ListedNode),))
+    if reply.objects is None:
+        raise FabricError(reply.unread)
+    return reply.objects
 
 
 class NodeNames(Struct, frozen=True):
@@ -104,12 +115,9 @@ class NodeNames(Struct, frozen=True):
         return replace(reading, placements=placements, findings=(*kept, *twice))
 
 
-def node_names(text: str) -> NodeNames:
-    """From the output of `kubectl get nodes -o json`. Raises FabricError.
-
-    A node has its own name, its label kubernetes.io/hostname, the last part of its providerID (on AWS the instance),
+def node_names(nodes: Sequence[ListedNode]) -> NodeNames:
+    """A node has its own name, its label kubernetes.io/hostname, the last part of its providerID (on AWS the instance),
     and the part of its name before the first dot, if that is of one node."""
-    nodes = listed_nodes(text)
     short = Counter(node.metadata.name.partition(".")[0] for node in nodes)
     by_name: dict[str, str] = {}
     for node in nodes:

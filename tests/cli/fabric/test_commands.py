@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dovetail.cli import cli
 from dovetail.cli.fabric.sources import FORMAT_NAMES
 from dovetail.topology.slurm_topology import read_conf
 from dovetail.views.fabric import FORMATS
+from tests.cli.clusters import CommandCluster, command_cluster, node
 
 CONF = "SwitchName=top Switches=s1,s2\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n[3-4]\n"
 SPINE, BLOCK = "network.topology.nvidia.com/spine", "network.topology.nvidia.com/block"
@@ -91,7 +93,7 @@ def test_names_of_nodes(conf: str, tmp_path: Path) -> None:
 def test_objects_are_only_of_nodes_that_exist(conf: str) -> None:
     result = run("import", conf, "-o", "yaml")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "-o yaml needs --nodes" in result.stderr
+    assert "-o yaml needs --cluster or --nodes" in result.stderr
 
 
 def test_the_tree(conf: str) -> None:
@@ -101,6 +103,78 @@ def test_the_tree(conf: str) -> None:
         "   ├─ s1 (2): n[1-2]",
         "   └─ s2 (2): n[3-4]",
     ]
+
+
+def test_the_answers_as_data(conf: str, tmp_path: Path) -> None:
+    tree = json.loads(run("show", conf, "-o", "json").stdout)
+    assert tree["sources"][0]["nodes"][2] == {"node": "n3", "path": ["top", "s2"]}
+    table = written(tmp_path, "racks.csv", "node,rack\nn1,a\nn2,b\nn3,b\nn4,b\n")
+    result = run("check", conf, table, "-o", "json")
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert answer["sources"] == [{"source": conf, "nodes": 4}, {"source": table, "nodes": 4}]
+    (finding,) = answer["findings"]
+    assert (finding["source"], finding["severity"], finding["code"], finding["node"]) == (
+        f"{conf}, {table}", "error", "disagreement", "n2",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandCluster]:
+    """Four nodes, n1 and n2 in rack a, n3 and n4 in rack b; their names have a domain."""
+    nodes = [node(f"n{at}.example.com") for at in range(1, 5)]
+    for at, one in enumerate(nodes):
+        one["metadata"]["labels"]["dovetail.dev/rack"] = "aabb"[at]
+    with command_cluster(tmp_path_factory.mktemp("racked"), *nodes) as found:
+        yield found
+
+
+def on(cluster: CommandCluster, *args: str) -> Result:
+    return run(*args, "--kubeconfig", str(cluster.config))
+
+
+def test_without_a_file_the_labels_of_the_nodes_are_the_source(racked: CommandCluster) -> None:
+    assert on(racked, "show").stdout.splitlines() == [
+        "cluster: 4 nodes",
+        "├─ a (2): n1.example.com,n2.example.com",
+        "└─ b (2): n3.example.com,n4.example.com",
+    ]
+    result = on(racked, "check")
+    assert (result.exit_code, result.stdout) == (0, "cluster: 4 nodes; 0 errors, 0 warnings\n")
+
+
+def test_a_file_is_compared_with_the_labels_of_the_nodes(racked: CommandCluster, conf: str, tmp_path: Path) -> None:
+    assert on(racked, "check", conf).stdout == f"cluster: 4 nodes, {conf}: 4 nodes; 0 errors, 0 warnings\n"
+    moved = written(tmp_path, "racks.csv", "node,rack\nn1,a\nn2,b\nn3,b\nn4,b\n")
+    result = on(racked, "check", moved)
+    assert result.exit_code == 1
+    assert f"cluster, {moved}: error: disagreement: n2.example.com: cluster has it in a, {moved} in b" in result.stdout
+
+
+def test_an_import_has_the_names_of_the_cluster_and_may_contradict_its_labels(
+    racked: CommandCluster, tmp_path: Path
+) -> None:
+    moved = written(tmp_path, "racks.csv", "node,rack\nn1,a\nn2,b\nother,b\n")
+    objects = list(yaml.safe_load_all(on(racked, "import", moved, "-o", "yaml").stdout))
+    assert {one["metadata"]["name"]: one["metadata"]["labels"]["dovetail.dev/rack"] for one in objects} == {
+        "n1.example.com": "a",
+        "n2.example.com": "b",
+    }
+
+
+def test_a_cluster_without_labels_of_a_network(tmp_path: Path) -> None:
+    table = written(tmp_path, "racks.csv", "node,rack\nn1,a\n")
+    with command_cluster(tmp_path, node("n1")) as bare:
+        result = on(bare, "show")
+        assert (result.exit_code, "cluster: no node has a label of a network" in result.stderr) == (1, True)
+        result = on(bare, "show", table)
+        assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "└─ a (1): n1")
+        assert "note: cluster: no node has a label" in result.stderr
+
+
+def test_nodes_are_named_by_a_file_or_a_cluster(conf: str) -> None:
+    result = run("check", conf, "--cluster", "--nodes", conf)
+    assert (result.exit_code, "use one of them" in result.stderr) == (2, True)
 
 
 def test_faults_of_files_name_the_file(conf: str, tmp_path: Path) -> None:

@@ -17,19 +17,8 @@ from dovetail.core.fabric import DEFAULT_FABRIC
 _TYPE = "node.kubernetes.io/instance-type"
 _OURS = "dovetail.dev/"
 _CLIQUE = "nvidia.com/gpu.clique"
-OTHERS = (
-    "topology.k8s.aws/network-node-layer-1",
-    "topology.k8s.aws/network-node-layer-2",
-    "topology.k8s.aws/network-node-layer-3",
-    "cloud.google.com/gce-topology-block",
-    "cloud.google.com/gce-topology-subblock",
-    "cloud.google.com/gce-topology-host",
-    "fabric.topograph.run/tier-0",
-    "fabric.topograph.run/tier-1",
-    "fabric.topograph.run/tier-2",
-    "accelerator.topograph.run/domain",
-)
-"""Keys of AWS, Google Cloud and topograph, besides those of the default fabric."""
+OTHERS = ("cloud.google.com/gce-topology-host",)
+"""Keys of Google Cloud, besides those of the default fabric: a domain there is one machine."""
 
 
 def _by_people(key: str) -> bool:

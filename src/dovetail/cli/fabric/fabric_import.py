@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail.cli.console import Console, Table
-from dovetail.cli.fabric.sources import print_findings, read_sources, source_options
+from dovetail.cli.fabric.sources import SourceChoice, print_findings, read_sources, source_options
 from dovetail.cli.output import foreign
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ _MOST_ROWS = 40
 
 
 @click.command(name="import")
-@source_options
+@source_options(required=True)
 @click.option("--keys", metavar="KEY,...", help="The label keys of the levels, the widest first.")
 @click.option("-o", "--output", type=click.Choice(_OUTPUTS), default="table", show_default=True)
-def command(files: tuple[str, ...], format_name: str | None, nodes: str | None, keys: str | None, output: str) -> None:
+def command(choice: SourceChoice, keys: str | None, output: str) -> None:
     """Write the node labels that follow from files to standard output; change nothing in the cluster.
 
-    The first FILE is imported; further ones have to agree with it. `yaml` is for `kubectl apply --server-side -f -`,
-    `topology.conf` and `topology.yaml` are the same places for Slurm. Findings go to standard error. Exit code 1:
-    there are errors, and nothing is written.
+    The first FILE is imported; further ones have to agree with it. --cluster names the nodes, as --nodes does. `yaml`
+    is for `kubectl apply --server-side -f -`, `topology.conf` and `topology.yaml` are the same places for Slurm.
+    Findings go to standard error. Exit code 1: there are errors, and nothing is written.
     """
     import yaml
 
@@ -35,15 +35,18 @@ def command(files: tuple[str, ...], format_name: str | None, nodes: str | None, 
     from dovetail.topology.fabric_check import findings_of
     from dovetail.topology.slurm_topology import conf_of, yaml_value_of
 
-    if output == "yaml" and nodes is None:
-        raise click.UsageError("-o yaml needs --nodes: kubectl apply would create a Node for each host that is none")
-    sources = read_sources(files, format_name, nodes)
+    if output == "yaml" and choice.nodes is None and not choice.live:
+        raise click.UsageError(
+            "-o yaml needs --cluster or --nodes: kubectl apply would create a Node for each host that is none"
+        )
+    sources = read_sources(choice, labels=False)
     found = findings_of(sources)
     for source, findings in found.items():
         print_findings(source, findings, Console(stderr=True))
     if any(one.kind.is_error for findings in found.values() for one in findings):
         raise click.ClickException("nothing is imported: correct the errors above")
-    reading = sources[files[0]]
+    first = choice.files[0]
+    reading = sources[first]
     try:
         if output == "topology.conf":
             click.echo(conf_of(reading), nl=False)
@@ -53,7 +56,7 @@ def command(files: tuple[str, ...], format_name: str | None, nodes: str | None, 
             labels = labels_of(reading, keys.split(",") if keys else None)
             _write(reading, labels, output)
     except FabricError as error:
-        raise click.ClickException(f"{files[0]}: {error}") from error
+        raise click.ClickException(f"{first}: {error}") from error
 
 
 def _write(reading: FabricReading, labels: dict[str, Labels], output: str) -> None:

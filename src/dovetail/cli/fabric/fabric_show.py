@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
-from dovetail.cli.fabric.sources import read_sources, source_options
+from dovetail.cli.fabric.sources import SourceChoice, read_sources, source_options
 from dovetail.cli.output import count, printable
 
 if TYPE_CHECKING:
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
 
 
 @click.command(name="show")
-@source_options
-def command(files: tuple[str, ...], format_name: str | None, nodes: str | None) -> None:
-    """Draw the tree of switches, racks and nodes that each FILE describes."""
-    for source, reading in read_sources(files, format_name, nodes).items():
+@source_options()
+@answer_option
+def command(choice: SourceChoice, form: AnswerForm) -> None:
+    """Draw the tree of switches, racks and nodes that each FILE describes.
+
+    Without a FILE it is that of the labels of the cluster's nodes; with --cluster also that.
+    """
+    from dovetail.cli.fabric.answers import trees_of
+
+    sources = read_sources(choice)
+    if form.whole:
+        write_answer(form, "FabricTrees", trees_of(sources))
+        return
+    for source, reading in sources.items():
         console = Console()
         console.print(f"{source}: {count(len(reading.placements), 'node')}", markup=False)
         for line in tree_lines(reading.placements):
