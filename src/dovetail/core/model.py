@@ -211,7 +211,9 @@ class Pod(Struct, frozen=True):
     which is charged for nothing before it accepts. `held`: it is not to start before it is released. `made_for` is the
     object that its user made for it, as KIND/NAME: "Job/train" ("": none, or one that is not known); it names the pod's
     job, and decides nothing. `idle_since_ms` is since when it uses none of the GPUs that it holds, as its node measured
-    (epoch ms, 0: it uses them, or that is not known)."""
+    (epoch ms, 0: it uses them, or that is not known). `ordinals` are the index of a waiting pod in its job as its
+    controller states it, the widest number first: of the Job in its JobSet, then of the pod in its Job; () where it
+    states none."""
 
     uid: str
     namespace: str
@@ -248,6 +250,7 @@ class Pod(Struct, frozen=True):
     held: bool = False
     made_for: str = ""
     idle_since_ms: int = 0
+    ordinals: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import field
 
-from dovetail.kube.gangs.owners import COMPLETION_INDEX, LWS_WORKER_INDEX
+from dovetail.kube.gangs.ordinals import ordinals
 from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.objects.containers import AnyContainerState
 from dovetail.kube.objects.pods import SchedulingGroup
@@ -19,12 +19,6 @@ from dovetail.kube.translate.annotations import RANK
 
 PodState = Literal["waits", "starts", "runs", "ends", "succeeded", "failed"]
 """Without a node; bound, and its containers do not run yet; running; being deleted; over."""
-_INDICES = (
-    COMPLETION_INDEX,
-    "training.kubeflow.org/replica-index",
-    LWS_WORKER_INDEX,
-    "apps.kubernetes.io/pod-index",
-)
 _SCHEDULED = "PodScheduled"
 UNTRIED = "no scheduler has tried it yet"
 """Why a pod waits that no scheduler has written a condition on."""
@@ -78,8 +72,10 @@ class JobPod(Wire, frozen=True):
     def rank(self) -> int | None:
         """Its place in the job, from 0; None where nothing wrote one."""
         meta = self.metadata
-        texts = (meta.annotations.get(RANK, ""), *(meta.labels.get(key, "") for key in _INDICES))
-        return next((int(text) for text in texts if text.isdecimal() and len(text) < 10), None)
+        written, stated = meta.annotations.get(RANK, ""), ordinals(meta)
+        if written.isdecimal() and len(written) < 10:
+            return int(written)
+        return stated[-1] if stated else None
 
     @property
     def why(self) -> str:

@@ -74,6 +74,19 @@ def test_a_gang_starts_within_a_lease_as_a_whole() -> None:
     assert set(market.bound) == {"w0", "w1"}
 
 
+def test_the_ranks_of_a_gang_within_a_lease_follow_its_nodes() -> None:
+    market = granted(LeaseAlternative(count=16, duration_ms=10 * MINUTE))
+    fence = market.leases["r"].fence
+    pods = [
+        Pod(f"w{i}", "a", f"w{i}", Request(((GPU, 4),)), gang="g", lease="r", fence=fence, ordinals=((3 * i) % 4,))
+        for i in range(4)
+    ]
+    market.step(ev.GangChanged(Gang("g", "a", "g", 4)), *map(ev.PodChanged, pods))
+    by_rank = sorted(market.bound.values(), key=lambda bind: bind.rank)
+    assert [bind.uid for bind in by_rank] == ["w0", "w3", "w2", "w1"]
+    assert by_rank[0].node == by_rank[1].node != by_rank[2].node == by_rank[3].node
+
+
 def test_pods_without_a_live_lease_of_their_plane_are_refused() -> None:
     market = granted()
     market.plane("b")

@@ -77,6 +77,7 @@ OTHERS: dict[str, list[object]] = {
     "deleting": [True],
     "managed": [False],
     "claims": [("gone",)],
+    "ordinals": [(1, 2)],
     "queue": ["b", "c", ""],
     "problem": [Problem("spec", "x", "is bad")],
     "owner": ["one/other"],

@@ -25,6 +25,7 @@ from dovetail.core.model import GPU, Instance, Pod, Request
 from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.binding import binds_of
 from dovetail.core.pipeline.holds import hold
+from dovetail.core.placing import ranks
 from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
@@ -130,6 +131,8 @@ def _search(state: State, live: LiveLease, group: Group) -> list[_Found] | Refus
             fits = GangSearch(cluster, state.score_cache, state.policy.search_limit).place(group, scope)
         except SearchLimitReached:
             fits = False
+        if fits:
+            ranks.settle(cluster, group)
         there = [cluster.placements[pod.uid] for pod in group.all_pods() if pod.uid in cluster.placements]
         found = _assigned(state, live, there) if fits else None
     return found if found is not None else _full(live, free)

@@ -357,6 +357,16 @@ class Cluster:
         self._count(pod, placement.slot)
         self.changes.announce(ClusterChange.POD)
 
+    def exchange(self, places: list[Placement], pods: list[Pod]) -> None:
+        """Give these pods the places, which they have in another order. A place keeps its GPUs and its entry in the
+        kubelet's books. They must be equal to all that counts pods by slot (see `placing.ranks`)."""
+        for place in places:
+            del self.on_slot[place.slot][place.uid]
+        for place, pod in zip(places, pods, strict=True):
+            place.pod, place.uid = pod, pod.uid
+            self.placements[pod.uid] = place
+            self.on_slot[place.slot][pod.uid] = None
+
     def unplace_if_bound(self, pod: Pod) -> None:
         """Take a bound pod off its node before its request is replaced; an assumed one keeps its place."""
         if pod.node:

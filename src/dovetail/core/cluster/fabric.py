@@ -81,6 +81,14 @@ class Fabric:
         self._list()
         return self._order
 
+    def shared(self, slot: int, other: int) -> int:
+        """How many domains hold both slots; a node counts as a domain of its own."""
+        self._list()
+        count = int(slot == other)
+        for domains in self._paths:
+            count += domains[slot] == domains[other] != ABSENT
+        return count
+
     def narrowest(self, slots: list[int]) -> str:
         """The narrowest level of which one domain holds all these slots; "" where none does."""
         self._list()

@@ -131,6 +131,12 @@ class Peers:
                     slots.update(self.carriers[term])
         return found
 
+    def about(self, pod: Pod) -> frozenset[Matcher]:
+        """What picks the pod, and what repels it: to the rules of all others pods are equal for which this is."""
+        labels = dict(pod.labels)
+        picking = [*self._matchers.about(pod.labels), *map(matcher_of, self._repelled.about(pod.labels))]
+        return frozenset([matcher for matcher in picking if self._picks(matcher, pod.namespace, labels)])
+
     def namespaces(self) -> Iterator[Namespace]:
         return (Namespace(name, tuple(labels.items())) for name, labels in self.labels.items())
 

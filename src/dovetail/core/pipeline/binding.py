@@ -57,12 +57,21 @@ def _unsure(state: State, placement: Placement) -> str:
 
 
 def _ranks(fabric: Fabric, placed: Sequence[Placement]) -> list[int]:
-    """Of each pod of a gang that starts its place in the order in which they lie in the fabric: domain by domain from
-    the widest level down, node by node, GPU by GPU."""
-    order = fabric.order()
-    where = [(order[p.slot], p.gpu_bits, p.share_bits, number) for number, p in enumerate(placed)]
-    where.sort()
-    ranks = [0] * len(placed)
-    for rank, (_, _, _, number) in enumerate(where):
+    """The rank of each pod of a gang that starts. Where controllers state different numbers for all of them, it is the
+    last of these where the pods differ in no other, as in a Job, else their order by all. Other pods are numbered as
+    they lie in the fabric: domain by domain from the widest level down, node by node, GPU by GPU."""
+    stated = [p.pod.ordinals for p in placed]
+    if len(set(stated)) < len(placed):
+        order = fabric.order()
+        return _numbered([(order[p.slot], p.gpu_bits, p.share_bits) for p in placed])
+    if all(stated) and len({numbers[:-1] for numbers in stated}) == 1:
+        return [numbers[-1] for numbers in stated]
+    return _numbered(stated)
+
+
+def _numbered(keys: Sequence[tuple[int, ...]]) -> list[int]:
+    """Of each key its place in their order."""
+    ranks = [0] * len(keys)
+    for rank, number in enumerate(sorted(range(len(keys)), key=keys.__getitem__)):
         ranks[number] = rank
     return ranks

@@ -19,7 +19,7 @@ from dovetail.core.model import Pod
 from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.binding import binds_of
 from dovetail.core.pipeline.signature import fixed, wanted_by
-from dovetail.core.placing import refusals, repartition
+from dovetail.core.placing import ranks, refusals, repartition
 from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, fewest, least, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import nominated_room
@@ -168,6 +168,8 @@ class PlacementPhase:
                 words = f"after {state.policy.search_limit} domains"
                 return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)
             if fits and (placed := trial.placed()):
+                if len(placed) > 1:
+                    ranks.settle(state.cluster, group)
                 over = self._over(placed)
                 if over is not None:
                     return [], over

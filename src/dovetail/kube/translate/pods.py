@@ -37,6 +37,7 @@ from dovetail.core.model import (
 )
 from dovetail.kube.gangs.declared import Membership
 from dovetail.kube.gangs.made_for import made_for
+from dovetail.kube.gangs.ordinals import ordinals
 from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.pods import SIDECAR, NodeAffinity, PodSpec
@@ -200,6 +201,7 @@ def _record(
         options.fence if managed else 0,
         held=options.hold is True and managed and not spec.node_name,
         made_for=made,
+        ordinals=ordinals(meta) if managed and meta.owner_references and not spec.node_name else (),
     )
 
 
