@@ -98,10 +98,8 @@ def test_what_layout_defines_c_cannot_define_again(compiler: str, tmp_path: Path
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package as it is written, nothing of it built yet."""
-    return Path(
-        shutil.copytree(PACKAGE, tmp_path / "dovetail", ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
-    )
+    """A copy of the package as it is written, nothing of it built yet; with bytecode, as far as there is some."""
+    return Path(shutil.copytree(PACKAGE, tmp_path / "dovetail", ignore=shutil.ignore_patterns("*.so", "*.pyd")))
 
 
 def run_sanitized(compiler: str, package: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -128,10 +126,12 @@ def run_with_kernel(
     assert built.returncode == 0, built.stderr
     environment = os.environ | environment | {"PYTHONPATH": str(package.parent)}
     environment.pop("DOVETAIL_NATIVE", None)
-    # This test may itself run in a worker.
+    # This test may itself run in a worker. Plugins, fixtures of all tests and rewritten assertions take half the time.
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     # With -s pytest does not keep to itself what a sanitizer prints before it ends the process.
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", *tests]
+    options = ("-q", "-x", "-s", "--noconftest", "--assert=plain", "-p", "no:cacheprovider", "-W", "ignore")
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
 
