@@ -143,6 +143,11 @@ def _nic(sysfs: Path, nic: Nic, device: Device) -> None:
     }
     _write(rdma / "ports/1", port)
     _link(sysfs / "class/infiniband" / nic.name, rdma)
+    verbs, mad = sysfs / "class/infiniband_verbs", sysfs / "class/infiniband_mad"
+    number = len(list(verbs.glob("uverbs*")))
+    for node in (verbs / f"uverbs{number}", mad / f"umad{number}", mad / f"issm{number}"):
+        _write(node, {"ibdev": nic.name})
+    _write(sysfs / "class/misc/rdma_cm", {"dev": "10:58"})
 
 
 def _numa(description: Description, sysfs: Path) -> None:

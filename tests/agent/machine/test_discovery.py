@@ -223,3 +223,17 @@ def test_every_field_of_a_status_is_in_the_crd(standin: Machine) -> None:
     status = document(status_of(look(standin("gb200-nvl72"))))
     assert status.keys() <= schema.keys()
     assert all(gpu.keys() <= schema["gpus"]["items"]["properties"].keys() for gpu in status["gpus"])
+
+
+def test_hcas_have_their_character_devices_and_the_state_of_their_ports(standin: Machine) -> None:
+    machine = standin("dgx-h100")
+    hcas = {hca.name: hca for hca in look(machine).hcas}
+    for hca in hcas.values():
+        (verbs,) = (node for node in hca.device_nodes if "uverbs" in node)
+        number = verbs.rpartition("uverbs")[2]
+        assert (machine.sysfs / "class/infiniband_verbs" / f"uverbs{number}" / "ibdev").read_text().strip() == hca.name
+        names = {f"/dev/infiniband/{kind}{number}" for kind in ("uverbs", "umad", "issm")}
+        assert {*hca.device_nodes} == names | {"/dev/infiniband/rdma_cm"}
+        state = (machine.sysfs / "class/infiniband" / hca.name / "ports/1/state").read_text()
+        assert hca.active == state.startswith("4:") and hca.vendor == "15b3" and hca.interfaces
+    assert len(hcas) > 8

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from dovetail.agent.machine.gpus import GpuReader, Links, Observed
 from dovetail.agent.machine.host import Gpu, Host, HostNic, Sight, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import Port, Sysfs, SysfsError, level
+from dovetail.agent.machine.sysfs import Hca, Port, Sysfs, SysfsError, level
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
 
 UNLISTED_GPU = "is an NVIDIA GPU"
@@ -91,6 +91,7 @@ class _Discovery:
             pcie=self._pcie(gpus),
             nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
             nics=self._nics(gpus),
+            hcas=self._hcas(),
             sight=sight,
         )
         for what, why in self._sysfs.failures.items():
@@ -164,6 +165,13 @@ class _Discovery:
             self._miss("nics", error)
             return None
         return tuple(self._nic(port, gpus) for port in ports)
+
+    def _hcas(self) -> tuple[Hca, ...]:
+        try:
+            return self._sysfs.hcas()
+        except SysfsError as error:
+            self._miss("hcas", error)
+            return ()
 
     def _nic(self, port: Port, gpus: Sequence[Gpu]) -> HostNic:
         device = self._pci.get(port.bus_id)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dovetail.agent.machine.sysfs import Hca
 from dovetail.core.devices.layout import Matrix
 
 Sight = Literal["all", "some", "none"]
@@ -140,6 +141,7 @@ class Host(Struct, frozen=True):
     pcie: Matrix = ()
     nvlinks: Matrix | None = ()
     nics: tuple[HostNic, ...] | None = ()
+    hcas: tuple[Hca, ...] = ()
     unread: tuple[Unread, ...] = ()
     sight: Sight = "all"
 

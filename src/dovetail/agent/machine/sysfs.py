@@ -11,6 +11,7 @@ Rules
 - CPUs, cores and L3 caches are numbered as in the kubelet: a core by its lowest CPU; the L3 cache by its id, or by the
   socket if a whole NUMA node shares the cache or there is no L3 cache (cAdvisor, addCacheInfo; cpumanager/topology).
 - A virtual function of a NIC (SR-IOV) is part of the NIC and not listed.
+- The character devices of an RDMA device are those whose `ibdev` names it. `rdma_cm` serves all of them.
 Sources: Documentation/ABI of the Linux kernel; NCCL, src/graph/topo (places of devices); cAdvisor v0.60, utils/sysinfo.
 """
 
@@ -42,6 +43,9 @@ _MEM_TOTAL = re.compile(r"MemTotal:\s*(\d+) kB")
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _KERNEL_MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _ACTIVE = "4:"
+_CHARACTER_DEVICES = ("class/infiniband_verbs", "class/infiniband_mad")
+_LINK_TYPES = {1: "ether", 32: "infiniband"}
+"""By the hardware type of an interface (include/uapi/linux/if_arp.h), as netlink names them."""
 
 
 class SysfsError(Exception):
@@ -98,6 +102,22 @@ class Port(Struct, frozen=True):
     rdma: bool
 
 
+class Hca(Struct, frozen=True):
+    """An RDMA device. `vendor` and `device` are its PCI ids as four hexadecimal digits. `link_types` are those of its
+    network interfaces (`ether`, `infiniband`). `active`: a port is. `device_nodes` are paths of character devices."""
+
+    name: str
+    bus_id: str
+    vendor: str
+    device: str
+    driver: str
+    numa: int | None
+    active: bool
+    interfaces: tuple[str, ...] = ()
+    link_types: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+
+
 class SysfsNumaNode(Struct, frozen=True):
     """`distances[i]` is the distance to the i-th node. `memory_bytes` includes huge pages; `huge_pages` lists (size in
     KiB, number)."""
@@ -146,6 +166,17 @@ class Sysfs:
         found += [port for port in interfaces if port.bus_id not in with_rdma]
         physical = (port for port in found if port.bus_id and not self._is_virtual(port.bus_id))
         return tuple(sorted(physical, key=lambda port: (not port.rdma, natural(port.name))))
+
+    def hcas(self) -> tuple[Hca, ...]:
+        """The RDMA devices that are PCI devices and no virtual functions, in the order of their names."""
+        nodes: dict[str, list[str]] = {}
+        for group in _CHARACTER_DEVICES:
+            for node in self._names(group, must=False):
+                nodes.setdefault(self._text(group, node, "ibdev", default=""), []).append(f"/dev/infiniband/{node}")
+        of_all = ["/dev/infiniband/rdma_cm"] if "rdma_cm" in self._names("class/misc", must=False) else []
+        names = sorted(self._names("class/infiniband", must=False), key=natural)
+        found = self._each(lambda name: self._hca(name, (*sorted(nodes.get(name, ()), key=natural), *of_all)), names)
+        return tuple(hca for hca in found if hca.bus_id in self.pci and not self._is_virtual(hca.bus_id))
 
     def machine(self) -> str:
         """The product name of the machine in its firmware."""
@@ -235,6 +266,25 @@ class Sysfs:
         interfaces = sorted(self._names(folder / "device/net", must=False), key=natural)
         bus_id = self._bus_id_of("class/infiniband", name)
         return Port(name, interfaces[0] if interfaces else "", bus_id, round(gbit * 1000) // 8, rdma=True)
+
+    def _hca(self, name: str, device_nodes: tuple[str, ...]) -> Hca:
+        folder, bus_id = Path("class/infiniband", name), self._bus_id_of("class/infiniband", name)
+        device = self.pci.get(bus_id)
+        interfaces = sorted(self._names(folder / "device/net", must=False), key=natural)
+        kinds = {self._number(folder, "device/net", one, "type", default=0) for one in interfaces}
+        states = [self._text(folder, "ports", one, "state", default="") for one in self._names(folder / "ports", False)]
+        return Hca(
+            name=name,
+            bus_id=bus_id,
+            vendor=f"{device.vendor:04x}" if device else "",
+            device=f"{self._number('bus/pci/devices', bus_id, 'device', default=0):04x}" if device else "",
+            driver=device.driver if device else "",
+            numa=device.numa if device else None,
+            active=any(state.startswith(_ACTIVE) for state in states),
+            interfaces=tuple(interfaces),
+            link_types=tuple(sorted(_LINK_TYPES[kind] for kind in kinds & _LINK_TYPES.keys())),
+            device_nodes=device_nodes,
+        )
 
     def _interface(self, name: str) -> Port:
         # A link that is down has no speed: the kernel returns -1 or EINVAL.

@@ -45,12 +45,14 @@ class AdvertisedDevice(Struct, frozen=True):
 
 
 class ResourceOffer(Struct, frozen=True):
-    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs."""
+    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs, `rdma` for RDMA devices, which
+    are shared: a container gets all `device_nodes`."""
 
     resource: str
     profile: str
     shared: Shared | None
     devices: Mapping[str, AdvertisedDevice] = field(default_factory=dict)
+    device_nodes: tuple[str, ...] = ()
 
     def part(self, id: str) -> str | None:
         device = self.devices.get(id)
