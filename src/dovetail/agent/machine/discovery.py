@@ -22,6 +22,7 @@ from itertools import combinations
 import pynvml
 from msgspec.structs import replace
 
+from dovetail.agent.machine.gpu_direct import obstacles
 from dovetail.agent.machine.gpus import GpuReader, Links, Observed
 from dovetail.agent.machine.host import Gpu, Host, HostNic, Sight, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
@@ -82,6 +83,7 @@ class _Discovery:
         sight = self._sight(gpus, count, not_listed)
         if sight == "none" and count == 0:
             self._miss("gpus", "NVML lists none of the GPUs that the kernel sees")
+        hcas = self._hcas()
         host = Host(
             driver=driver or self._read("driver", self._sysfs.module_version),
             nvml=library,
@@ -91,7 +93,8 @@ class _Discovery:
             pcie=self._pcie(gpus),
             nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
             nics=self._nics(gpus),
-            hcas=self._hcas(),
+            hcas=hcas,
+            gpu_direct=obstacles(self._sysfs, gpus, hcas, self._miss),
             sight=sight,
         )
         for what, why in self._sysfs.failures.items():

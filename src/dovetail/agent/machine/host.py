@@ -27,6 +27,15 @@ class Unread(Struct, frozen=True):
     why: str
 
 
+class Obstacle(Struct, frozen=True):
+    """What keeps GPUDirect RDMA from working, or slows it down: a code of `gpu_direct`, and the evidence: a file of the
+    host and its value."""
+
+    code: str
+    file: str
+    value: str
+
+
 class GpuEngines(Struct, frozen=True):
     """The number of each engine of a GPU or MIG instance. `multiprocessors` is 0 if it is unknown."""
 
@@ -131,7 +140,8 @@ class Host(Struct, frozen=True):
     """`driver` and `nvml` are versions, `cuda` the newest CUDA version that the driver supports. `pcie[i][j]` is a
     level of `core.devices.layout`, `nvlinks[i][j]` the number of active NVLinks between the GPUs i and j, through
     switches or not. `machine` is the product name in the firmware. With the sight "none" the machine may have GPUs:
-    NVML does not answer, or not yet."""
+    NVML does not answer, or not yet. `gpu_direct` are the obstacles of GPUDirect RDMA, None if there
+    is nothing to examine."""
 
     driver: str = ""
     nvml: str = ""
@@ -142,6 +152,7 @@ class Host(Struct, frozen=True):
     nvlinks: Matrix | None = ()
     nics: tuple[HostNic, ...] | None = ()
     hcas: tuple[Hca, ...] = ()
+    gpu_direct: tuple[Obstacle, ...] | None = None
     unread: tuple[Unread, ...] = ()
     sight: Sight = "all"
 
