@@ -228,7 +228,9 @@ def write_dev(description: Description, dev: Path) -> None:
     names = [*(f"nvidia{gpu.minor}" for gpu in description.gpus), "nvidiactl", "nvidia-modeset", "nvidia-uvm"]
     names += ["nvidia-uvm-tools", "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
     names += [f"nvidia-nvswitch{i}" for i in range(sum("nvswitch" in device.name for device in description.devices))]
-    names += [f"infiniband/uverbs{i}" for i in range(sum(nic.rdma for nic in description.nics))]
+    hcas = range(sum(nic.rdma for nic in description.nics))
+    names += [f"infiniband/{kind}{i}" for kind in ("uverbs", "umad", "issm") for i in hcas]
+    names += ["infiniband/rdma_cm"] if hcas else []
     if description.fabric.get("cluster"):
         names.append("nvidia-caps-imex-channels/channel0")
     for name in names:

@@ -61,7 +61,9 @@ class DevicePlugins:
 
     Callbacks: `differences` with all differences between chosen and allocated devices, whenever they change;
     `registering` before a registration, with whether the kubelet has restarted; `has_registered` after a registration;
-    `changed` after a registration or its end."""
+    `changed` after a registration or its end.
+
+    `dev_on_host`: the folder /dev as the container runtime sees it, for RDMA devices."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class DevicePlugins:
         self.counts = Counts()
         self.registering: Callable[[bool], None] = lambda anew: None
         self.has_registered: Callable[[], None] = _no_matter
+        self.dev_on_host = rdma.DEV
         self._socket: tuple[int, int] | None = None
         self._config, self._chosen = config, chosen
         self._folder = PluginFolder(folder)
@@ -153,7 +156,7 @@ class DevicePlugins:
             self._reading = asyncio.create_task(self._readback.run())
         uuids = frozenset(fault.uuid for fault in unhealthy)
         found, faults = offers(host, self._config, uuids, self._gpu_offers)
-        found |= rdma.rdma_offers(host, self._config)
+        found |= rdma.rdma_offers(host, self._config, self.dev_on_host)
         for fault in faults:
             if fault not in self._faults:
                 log.warning("%s", fault)

@@ -13,6 +13,7 @@ Source: Mellanox k8s-rdma-shared-dev-plugin, pkg/resources (server.go, device_se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from dovetail.agent.config import Config
 from dovetail.agent.machine.host import Host
@@ -20,6 +21,7 @@ from dovetail.agent.machine.sysfs import Hca
 from dovetail.agent.plugin.offers import AdvertisedDevice, ResourceOffer
 
 PROFILE = "rdma"
+DEV = Path("/dev")
 _VALUES: dict[str, Callable[[Hca], Iterable[str]]] = {
     "vendors": lambda hca: (hca.vendor,),
     "deviceIDs": lambda hca: (hca.device,),
@@ -29,8 +31,8 @@ _VALUES: dict[str, Callable[[Hca], Iterable[str]]] = {
 }
 
 
-def rdma_offers(host: Host, config: Config) -> dict[str, ResourceOffer]:
-    """The offers by resource."""
+def rdma_offers(host: Host, config: Config, dev_on_host: Path = DEV) -> dict[str, ResourceOffer]:
+    """The offers by resource. `dev_on_host` is the folder /dev as the container runtime sees it."""
     found = {}
     for resource in config.rdma:
         selected = [
@@ -43,6 +45,7 @@ def rdma_offers(host: Host, config: Config) -> dict[str, ResourceOffer]:
         healthy = any(hca.active for hca in selected)
         ids = [str(number) for number in range(resource.most if selected else 0)]
         devices = {id: AdvertisedDevice(id, "", "", 0, "", "", numa, healthy) for id in ids}
-        nodes = tuple(dict.fromkeys(node for hca in selected for node in hca.device_nodes))
+        paths = (node for hca in selected for node in hca.device_nodes)
+        nodes = {path: str(dev_on_host / Path(path).relative_to(DEV)) for path in paths}
         found[resource.name] = ResourceOffer(resource.name, PROFILE, None, devices, nodes)
     return found

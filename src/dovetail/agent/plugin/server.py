@@ -73,8 +73,8 @@ class Answers:
             )
         if offer.device_nodes:
             rdma = wire.ContainerAllocateResponse()
-            for path in offer.device_nodes:
-                _add_node(rdma, path, path, "rwm")
+            for path, host_path in offer.device_nodes.items():
+                _add_node(rdma, path, host_path, "rwm")
             return rdma
         once = list({device.uuid: device for device in sorted(devices, key=_order)}.values())
         answer = wire.ContainerAllocateResponse()
