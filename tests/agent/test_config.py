@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent.config import _FIELDS, AgentConfigError, Config, Shared, read
+from dovetail.agent.config import _FIELDS, AgentConfigError, Config, RdmaResource, Shared, read
 from tests.docs.pages import page
 
 
@@ -275,3 +275,42 @@ def test_documented_defaults_are_the_defaults() -> None:
             assert shown == ([default] if isinstance(default, str) else list(default))
         elif isinstance(default, bool):
             assert row.cells[2].strip() == str(default).lower()
+
+
+def test_the_file_of_the_rdma_shared_device_plugin_is_a_section(tmp_path: Path) -> None:
+    text = """rdma:
+  periodicUpdateInterval: 60
+  configList:
+  - {resourceName: a, rdmaHcaMax: 1000, devices: [ib0, ib1]}
+  - resourceName: b
+    resourcePrefix: example.com
+    rdmaHcaMax: 0
+    selectors: {vendors: ["15b3"], deviceIDs: [], linkTypes: [ether]}
+"""
+    found = config(tmp_path, text)
+    assert found.notes == () and found.rdma == (
+        RdmaResource("rdma/a", 1000, {"ifNames": ("ib0", "ib1")}),
+        RdmaResource("example.com/b", 0, {"vendors": ("15b3",), "linkTypes": ("ether",)}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "problem"),
+    [
+        ("[]", ": must be a list with at least one entry"),
+        ("[1]", "[0]: must have fields of resourceName"),
+        ("[{resourceName: a-b}]", "[0].resourceName: must be up to 63"),
+        ("[{resourceName: a, rdmaHcaMax: -1}]", "[0].rdmaHcaMax: must be a whole number from 0 to 10000"),
+        ("[{resourceName: a, rdmaHcaMax: 1}]", "[0]: must have either selectors or devices"),
+        ("[{resourceName: a, rdmaHcaMax: 1, devices: [x], selectors: {vendors: [y]}}]", "[0]: must have either"),
+        ("[{resourceName: a, rdmaHcaMax: 1, selectors: {vendor: [y]}}]", "valid value: vendors"),
+        ("[{resourceName: a, rdmaHcaMax: 1, selectors: {deviceIDs: [1017]}}]", "a PCI id needs quotes"),
+        ("[{resourceName: a, rdmaHcaMax: 1, devices: [x], max: 1}]", "[0].max: is not a known field"),
+        ("[{resourceName: gpu, resourcePrefix: nvidia.com, rdmaHcaMax: 1, devices: [x]}]", "is offered already"),
+        ("[{resourceName: a, resourcePrefix: kubernetes.io, rdmaHcaMax: 1, devices: [x]}]", "[0].resourcePrefix: must"),
+        ("[&a {resourceName: a, rdmaHcaMax: 1, devices: [x]}, *a]", "[1].resourceName: rdma/a is offered already"),
+    ],
+)
+def test_wrong_rdma_resources_are_refused_with_their_place(tmp_path: Path, listed: str, problem: str) -> None:
+    (found,) = problems(tmp_path, f"rdma:\n  configList: {listed}\n")
+    assert "rdma.configList" in found and problem in found

@@ -20,7 +20,7 @@ def dovetail(*arguments: str) -> list[str]:
 def real_devices(folder: Path) -> None:
     """Turn a stand-in's device nodes into character devices, because container runtimes accept no plain files. They
     have the device number of /dev/null, which any user may open."""
-    for path in folder.rglob("nvidia*"):
+    for path in (*folder.rglob("nvidia*"), *folder.rglob("infiniband/*")):
         if path.is_file() and not path.is_symlink():
             path.unlink()
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))

@@ -27,12 +27,27 @@ _PROGRAMS = (
 )  # fmt: skip
 
 
+def pci_config(acs_control: int = 0, device_control: int = 0x2910) -> bytes:
+    """The configuration of a PCIe device that has Access Control Services. The default enables relaxed ordering."""
+    config = bytearray(4096)
+    config[0x34], config[0x40], config[0x60], config[0x41] = 0x40, 0x01, 0x10, 0x60
+    config[0x68:0x6A] = device_control.to_bytes(2, "little")
+    config[0x100:0x104] = (0x148 << 20 | 1 << 16 | 0x0001).to_bytes(4, "little")
+    config[0x148:0x14C] = (1 << 16 | 0x000D).to_bytes(4, "little")
+    config[0x14E:0x150] = acs_control.to_bytes(2, "little")
+    return bytes(config)
+
+
+_CONFIG = pci_config()
+
+
 def write_sysfs(description: Description, sysfs: Path) -> None:
     """Write /sys into a folder that must not exist."""
     _pci(description, sysfs)
     _numa(description, sysfs)
     _write(sysfs / "class/dmi/id", {"product_name": description.machine, "sys_vendor": "Dovetail stand-in"})
     _write(sysfs / "module/nvidia", {"version": description.driver})
+    _write(sysfs / "module/nvidia_peermem", {"refcnt": 0})
 
 
 def remove_gpu(description: Description, index: int, sysfs: Path) -> None:
@@ -109,6 +124,7 @@ def _pci_device(
         "current_link_speed": speed, "current_link_width": 16,
     }  # fmt: skip
     _write(sysfs / "devices" / path, files)
+    (sysfs / "devices" / path / "config").write_bytes(_CONFIG)
     _link(sysfs / "bus/pci/devices" / bdf, sysfs / "devices" / path)
 
 
@@ -143,6 +159,11 @@ def _nic(sysfs: Path, nic: Nic, device: Device) -> None:
     }
     _write(rdma / "ports/1", port)
     _link(sysfs / "class/infiniband" / nic.name, rdma)
+    verbs, mad = sysfs / "class/infiniband_verbs", sysfs / "class/infiniband_mad"
+    number = len(list(verbs.glob("uverbs*")))
+    for node in (verbs / f"uverbs{number}", mad / f"umad{number}", mad / f"issm{number}"):
+        _write(node, {"ibdev": nic.name})
+    _write(sysfs / "class/misc/rdma_cm", {"dev": "10:58"})
 
 
 def _numa(description: Description, sysfs: Path) -> None:
@@ -207,7 +228,9 @@ def write_dev(description: Description, dev: Path) -> None:
     names = [*(f"nvidia{gpu.minor}" for gpu in description.gpus), "nvidiactl", "nvidia-modeset", "nvidia-uvm"]
     names += ["nvidia-uvm-tools", "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
     names += [f"nvidia-nvswitch{i}" for i in range(sum("nvswitch" in device.name for device in description.devices))]
-    names += [f"infiniband/uverbs{i}" for i in range(sum(nic.rdma for nic in description.nics))]
+    hcas = range(sum(nic.rdma for nic in description.nics))
+    names += [f"infiniband/{kind}{i}" for kind in ("uverbs", "umad", "issm") for i in hcas]
+    names += ["infiniband/rdma_cm"] if hcas else []
     if description.fabric.get("cluster"):
         names.append("nvidia-caps-imex-channels/channel0")
     for name in names:
@@ -220,6 +243,8 @@ def write_proc(description: Description, proc: Path) -> None:
     nvidia = proc / "driver/nvidia"
     _write(nvidia, {"version": _proc_version(description.driver)})
     _write(nvidia, {"params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0"})
+    _write(proc / "sys/kernel", {"osrelease": "6.8.0-60-generic"})
+    _write(proc / "self", {"limits": "Max locked memory         unlimited            unlimited            bytes"})
     _write(proc, {"devices": "Character devices:\n195 nvidia\n195 nvidiactl\n235 nvidia-caps\n511 nvidia-uvm"})
     access = "DeviceFileMinor: {}\nDeviceFileMode: {}\nDeviceFileModify: 1"
     for number, name in enumerate(("config", "monitor"), start=1):

@@ -9,12 +9,15 @@ Rules
 - A file without a version has version v1. One replica of a device is the device itself.
 - Replicas are offered as `<resource>.shared` if `renameByDefault` is true, else under the resource's own name. With MPS
   requests for more than one replica are refused by default. If both ways of sharing are configured, MPS counts.
-Source: NVIDIA k8s-device-plugin, api/config/v1.
+- The section `rdma` is the file of the RDMA shared device plugin: a NIC matches if it matches each selector, and a
+  selector if it matches one of its values. `devices` is the old form of `selectors.ifNames`.
+Sources: NVIDIA k8s-device-plugin, api/config/v1; Mellanox k8s-rdma-shared-dev-plugin, pkg/types and pkg/resources.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,6 +35,10 @@ _PREFIX = "nvidia.com/"
 _LONGEST_RESOURCE = 63
 _MOST_REPLICAS = 1000
 
+_MOST_HCAS = 10_000
+_RDMA_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
+_RDMA_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+
 Strategy = Literal["time-slicing", "mps"]
 
 
@@ -47,6 +54,14 @@ class Shared(Struct, frozen=True):
     replicas: int
     fail_requests_greater_than_one: bool
     renamed: str
+
+
+class RdmaResource(Struct, frozen=True):
+    """The resource `name` (`rdma/hca_a`) is offered `most` times. `selectors` has the allowed values by selector."""
+
+    name: str
+    most: int
+    selectors: Mapping[str, tuple[str, ...]]
 
 
 class Config(Struct, frozen=True):
@@ -69,6 +84,7 @@ class Config(Struct, frozen=True):
     sharing: Mapping[str, Shared] = field(default_factory=dict)
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
+    rdma: tuple[RdmaResource, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -176,6 +192,60 @@ def _shareable(value: Any, at: str) -> str:
     return name
 
 
+def _interval(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _Bad("must be a whole number of seconds from 0")
+    return value
+
+
+def _known_keys(value: Any, at: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Bad(f"must have fields of {', '.join(keys)}", at)
+    for key in value:
+        if key not in keys:
+            raise _Bad(f"is not a known field{_nearest(str(key), keys)}", f"{at}.{key}")
+    return value
+
+
+def _texts(value: Any, at: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+        raise _Bad("must be a list of non-empty strings; a PCI id needs quotes", at)
+    return tuple(value)
+
+
+def _rdma(value: Any) -> tuple[RdmaResource, ...]:
+    if not isinstance(value, list) or not value:
+        raise _Bad(f"must be a list with at least one entry of {', '.join(_RDMA_FIELDS)}")
+    found: dict[str, RdmaResource] = {}
+    for i, listed in enumerate(value):
+        at = f"[{i}]"
+        one = _rdma_resource(_known_keys(listed, at, _RDMA_FIELDS), at)
+        if one.name in found or one.name == GPU:
+            raise _Bad(f"{one.name} is offered already: use another name", f"{at}.resourceName")
+        found[one.name] = one
+    return tuple(found.values())
+
+
+def _rdma_resource(entry: dict[str, Any], at: str) -> RdmaResource:
+    name, prefix, most = entry.get("resourceName"), entry.get("resourcePrefix") or "rdma", entry.get("rdmaHcaMax")
+    if not isinstance(name, str) or not _RDMA_NAME.fullmatch(name):
+        raise _Bad("must be up to 63 letters, digits and _, and begin and end without _", f"{at}.resourceName")
+    if not isinstance(prefix, str) or not _RDMA_PREFIX.fullmatch(prefix) or prefix.endswith("kubernetes.io"):
+        raise _Bad("must be a domain in lower case, not kubernetes.io", f"{at}.resourcePrefix")
+    if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= _MOST_HCAS:
+        raise _Bad(f"must be a whole number from 0 to {_MOST_HCAS}", f"{at}.rdmaHcaMax")
+    listed = _known_keys(entry.get("selectors") or {}, f"{at}.selectors", RDMA_SELECTORS)
+    texts = {key: _texts(values or [], f"{at}.selectors.{key}") for key, values in listed.items()}
+    selectors = {key: values for key, values in texts.items() if values}
+    devices = _texts(entry.get("devices") or [], f"{at}.devices")
+    if bool(selectors) == bool(devices):
+        raise _Bad("must have either selectors or devices, with at least one value", at)
+    return RdmaResource(f"{prefix}/{name}", most, selectors or {"ifNames": devices})
+
+
+RDMA_SELECTORS = ("vendors", "deviceIDs", "drivers", "ifNames", "linkTypes")
+_RDMA_FIELDS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "selectors", "devices")
+
 _LABELS = "the agent writes the labels at every change"
 _SHARING = ("timeSlicing", "mps")
 _FIELDS: dict[str, _Field] = {
@@ -221,6 +291,10 @@ _FIELDS: dict[str, _Field] = {
     },
     "imex.channelIDs": _Field(_channels, "imex_channels"),
     "imex.required": _Field(_truth, "imex_required"),
+    "rdma.periodicUpdateInterval": _Field(
+        _interval, why="the agent looks for changes at least every five minutes", quiet=(60,)
+    ),
+    "rdma.configList": _Field(_rdma, "rdma"),
 }
 
 

@@ -92,6 +92,7 @@ class Offering:
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed, changed=registered,
             )  # fmt: skip
+            self._plugins.dev_on_host = options.dev_root_on_host or options.dev_root
             self.settling = Settling(chosen, self._kubelet, self._plugins)
             self.settling.on_change(registered)
             # The kubelet can list the devices of its pods again.

@@ -29,7 +29,7 @@ from dovetail.advice.doctor.records import (
 from dovetail.cli.doctor.answer import DoctorAnswer
 from dovetail.core.fabric import DEFAULT_FABRIC
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta
-from dovetail.kube.objects.topology import ForeignProcess
+from dovetail.kube.objects.topology import ForeignProcess, GpuDirectObstacle
 from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, PolicySpec, ProtectionPolicy
 from tests.docs.pages import page
 
@@ -141,6 +141,13 @@ def used(*them: ForeignProcess) -> ClusterFacts:
 BY_POD = ForeignProcess(3, "GPU-c", 42, "other_pod", "ml", "x", 1000)
 BY_NONE = ForeignProcess(0, "GPU-a", 7, "no_pod", memory_mib=10)
 GONE = ForeignProcess(None, "MIG-b", 8, "gone", memory_mib=20)
+
+
+def lacking(*codes: str) -> ClusterFacts:
+    found = tuple(GpuDirectObstacle(code, f"/sys/{i}", "x") for i, code in enumerate(codes))
+    return replace(HEALTHY, gpu_nodes={"a": GpuNode(kubelet=ALIGNED, gpu_direct=found)})
+
+
 NO_DRIVER = {"a": GpuNode(driver="NVML: driver not loaded")}
 YUNIKORN = Webhook("yunikorn-admission-controller-mutations", "admission-webhook.yunikorn.mutate-pods")
 HAMI = Webhook("hami-webhook", "vgpu.hami.io")
@@ -240,6 +247,11 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
      nodes(node("a", row="1"), node("b"))),
     ("fabric/no-such-level", replace(HEALTHY, fabric=("example.com/row",)),
      nodes(node(row="1"), fabric=("example.com/row",))),
+    ("gpudirect/no-peer-memory", lacking("NoPeerMemory"), lacking("AcsRedirects")),
+    ("gpudirect/acs", lacking("AcsRedirects"), lacking("IommuTranslates")),
+    ("gpudirect/iommu", lacking("IommuTranslates"), lacking("StrictOrdering")),
+    ("gpudirect/relaxed-ordering", lacking("StrictOrdering"), lacking("MemoryLockLimited")),
+    ("gpudirect/memory-lock", lacking("MemoryLockLimited"), lacking("NoPeerMemory")),
     ("processes/without-request", used(BY_POD), used(BY_NONE, GONE)),
     ("processes/no-pod", used(BY_NONE), used(BY_POD)),
     ("processes/no-pod", used(GONE), used()),
@@ -312,6 +324,12 @@ def test_a_pod_and_the_node_have_one_finding_each_with_gpus_and_memory() -> None
     assert (node.id, node.object) == ("processes/no-pod", "node/a")
     assert "1 process uses 10 MiB of GPU 0 (GPU-a), 1 process uses 20 MiB of MIG-b" in node.evidence
     assert "-p 7,8;" in node.fix
+
+
+def test_a_node_has_one_finding_for_each_kind_of_obstacle_with_its_files() -> None:
+    acs, lock = examine(lacking("AcsRedirects", "MemoryLockLimited", "AcsRedirects"))
+    assert (acs.object, acs.evidence) == ("node/a", "status.gpuDirect of the GPUNode: /sys/0: x, /sys/2: x")
+    assert (lock.object, lock.evidence) == ("node/a", "status.gpuDirect of the GPUNode: /sys/1: x")
 
 
 def test_nothing_is_wrong_with_a_healthy_cluster() -> None:

@@ -6,13 +6,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
+from dovetail.advice.doctor import gpu_direct
 from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.gpu_direct import (
+    ACS_REDIRECTS,
+    IOMMU_TRANSLATES,
+    MEMORY_LOCK,
+    NO_PEER_MEMORY,
+    NOT_RELAXED,
+)
 from dovetail.agent.machine.host import GpuFabric, Host
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.machine.sysfs import Sysfs
@@ -223,3 +232,31 @@ def test_every_field_of_a_status_is_in_the_crd(standin: Machine) -> None:
     status = document(status_of(look(standin("gb200-nvl72"))))
     assert status.keys() <= schema.keys()
     assert all(gpu.keys() <= schema["gpus"]["items"]["properties"].keys() for gpu in status["gpus"])
+
+
+def test_hcas_have_their_character_devices_and_the_state_of_their_ports(standin: Machine) -> None:
+    machine = standin("dgx-h100")
+    hcas = {hca.name: hca for hca in look(machine).hcas}
+    for hca in hcas.values():
+        (verbs,) = (node for node in hca.device_nodes if "uverbs" in node)
+        number = verbs.rpartition("uverbs")[2]
+        assert (machine.sysfs / "class/infiniband_verbs" / f"uverbs{number}" / "ibdev").read_text().strip() == hca.name
+        names = {f"/dev/infiniband/{kind}{number}" for kind in ("uverbs", "umad", "issm")}
+        assert {*hca.device_nodes} == names | {"/dev/infiniband/rdma_cm"}
+        state = (machine.sysfs / "class/infiniband" / hca.name / "ports/1/state").read_text()
+        assert hca.active == state.startswith("4:") and hca.vendor == "15b3" and hca.interfaces
+    assert len(hcas) > 8
+
+
+def test_a_gpu_node_has_what_gpudirect_rdma_lacks_as_the_crd_allows_it(standin: Machine) -> None:
+    machine = standin("dgx-h100")
+    assert document(status_of(look(machine)))["gpuDirect"] == []
+    (machine.proc / "self/limits").write_text("Max locked memory 65536 65536 bytes\n")
+    [found] = document(status_of(look(machine)))["gpuDirect"]
+    assert found == {"code": "MemoryLockLimited", "file": "/proc/self/limits", "value": "Max locked memory 65536 bytes"}
+    definition = yaml.safe_load((ROOT / "deploy/crds/gpunode.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    codes = schema["gpuDirect"]["items"]["properties"]["code"]["enum"]
+    assert {*codes} == {NO_PEER_MEMORY, ACS_REDIRECTS, IOMMU_TRANSLATES, NOT_RELAXED, MEMORY_LOCK}
+    assert {check.args[0] for one in gpu_direct.CHECKS if isinstance(check := one.look, partial)} == {*codes}
+    assert "gpuDirect" not in document(status_of(Host()))

@@ -220,6 +220,18 @@ async def test_processes_on_a_gpu_that_their_pod_does_not_hold(playground: Playg
     assert found["evidence"] == "GPUNode a, status.foreignProcesses: 1 process uses 70 MiB of GPU 1 (GPU-1)"
 
 
+async def test_what_gpudirect_rdma_lacks(playground: Playground, tmp_path: Path) -> None:
+    playground.put(node(gpus=2))
+    file = "/sys/bus/pci/devices/0000:18:00.0/iommu_group/type"
+    playground.put(gpu_node(gpuDirect=[{"code": "IommuTranslates", "file": file, "value": "DMA"}]))
+    code, answer = await doctor(playground, tmp_path)
+    (found,) = answer["findings"]
+    assert (code, found["id"], found["object"]) == (0, "gpudirect/iommu", "node/a")
+    assert found["evidence"] == f"status.gpuDirect of the GPUNode: {file}: DMA"
+    playground.put(gpu_node(gpuDirect=[]))
+    assert (await doctor(playground, tmp_path))[1]["findings"] == []
+
+
 async def test_numa_of_a_node_resource_topology(playground: Playground, tmp_path: Path) -> None:
     playground.put(node(gpus=2))
     zone = {"type": "Node", "resources": [{"name": "nvidia.com/gpu", "capacity": "1"}]}

@@ -112,6 +112,27 @@ def test_the_gpus_are_those_of_the_numa_node_that_the_kubelet_will_choose() -> N
     assert bind.devices == (4,)
 
 
+@pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
+def test_the_gpus_are_those_of_the_numa_node_of_the_rdma_devices(policy: str) -> None:
+    hcas = tuple(DevicePool(f"rdma/{n}", tuple(ManagedDevice(str(i), (n,)) for i in range(9))) for n in (0, 1))
+    kubelet = inventory(policy)
+    state = State()
+    amounts = ((CPU, 32_000), (GPU, 8), (MEMORY, 126 * GIB), (PODS, 50), ("rdma/0", 9), ("rdma/1", 9))
+    with_hcas = replace(kubelet, devices=(*kubelet.devices, *hcas))
+    decided(state, ev.NodeChanged(Node("n", amounts, layout=LAYOUT, inventory=with_hcas)))
+
+    def devices(uid: str, gpus: int, hca: str) -> tuple[int, ...]:
+        asked = ((GPU, gpus), (hca, 1))
+        request = Request(asked, managed=ManagedPod((ManagedContainer(asked, asked),)))
+        [bind] = decided(state, ev.PodChanged(Pod(uid, "ns", uid, request)))
+        assert isinstance(bind, Bind)
+        return bind.devices
+
+    assert devices("a", 1, "rdma/1") == (4,)
+    assert devices("b", 3, "rdma/0") == (0, 1, 2)
+    assert devices("c", 2, "rdma/1") == (5, 6)
+
+
 def test_a_gang_is_placed_as_the_kubelets_let_it() -> None:
     """Eight pods of 3 GPUs: by number two fit on a node, one in each NUMA node, and that is what the kubelets
     answer."""

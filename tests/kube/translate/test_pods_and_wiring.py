@@ -7,16 +7,22 @@ import pytest
 import yaml
 
 from dovetail.core import events as ev
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Hold
 from dovetail.core.model import Pod
+from dovetail.core.reasons import Reason
+from dovetail.core.state import State
 from dovetail.kube.api.resources import JOBS
 from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
 from dovetail.kube.translate.translator import Translator
 from tests.bound import bound
-from tests.kube.yaml_objects import added, deleted, pod
+from tests.kube.yaml_objects import added, deleted, pod, wire
 
 NVLINK = "dovetail.dev/nvlink"
+WITH_HCA = "spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1, rdma/hca: 1}}}]}"
 JOB = OwnerRef(JOBS, "ml", "train")
 
 
@@ -81,6 +87,21 @@ def test_the_word_of_the_object_counts_before_that_of_its_pods(of_job: str, of_p
 )
 def test_a_pod_that_talks_to_other_nodes_wants_to_be_near_nics(document: PodObject, near: bool) -> None:
     assert pods.pod(document).request.near_nics is near
+
+
+def test_a_pod_is_placed_only_where_there_is_room_for_its_rdma_devices() -> None:
+    feed, state, events = Translator(), State(), list[ev.Event]()
+    amounts = "cpu: 9, nvidia.com/gpu: 8, pods: 9"
+    with_hcas = {"bare": "", "hca": ", rdma/hca: 2", "none": ", rdma/hca: 0"}
+    for name, more in with_hcas.items():
+        text = f"metadata: {{name: {name}}}\nstatus: {{allocatable: {{{amounts}{more}}}}}"
+        events += feed.node_records.nodes(added(wire(Node, text)))
+    for name in ("a", "b", "c"):
+        events += feed.pods(added(pod(WITH_HCA, name=name, uid=name)))
+    decisions = [one for one in step(state, events, 1) if isinstance(one, Bind | Hold)]
+    assert sorted((one.uid, one.node) for one in decisions if isinstance(one, Bind)) == [("a", "hca"), ("b", "hca")]
+    [hold] = [one for one in decisions if isinstance(one, Hold)]
+    assert {one.reason for one in hold.refusal.nodes} == {Reason.INSUFFICIENT}, hold.refusal
 
 
 def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> None:

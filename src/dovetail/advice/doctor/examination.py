@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.advice.doctor import fabric, mig, nodes, numa, processes, queues, schedulers
+from dovetail.advice.doctor import fabric, gpu_direct, mig, nodes, numa, processes, queues, schedulers
 from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, DoctorFinding
 
 CHECKS = (
@@ -19,6 +19,7 @@ CHECKS = (
     *mig.CHECKS,
     *numa.CHECKS,
     *fabric.CHECKS,
+    *gpu_direct.CHECKS,
     *processes.CHECKS,
     *schedulers.CHECKS,
     *queues.CHECKS,

@@ -127,6 +127,7 @@ def _gpu_node(one: GPUNode) -> GpuNode:
         len(status.gpus),
         tuple(f"GPU {gpu.index} ({gpu.uuid})" for gpu in status.gpus if not gpu.healthy),
         any(gpu.mig is not None for gpu in status.gpus),
+        status.gpu_direct or (),
     )
 
 

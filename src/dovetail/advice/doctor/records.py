@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from msgspec import Struct, field
 
 from dovetail.advice.doctor.accelerators import accelerator_label
-from dovetail.kube.objects.topology import ForeignProcess
+from dovetail.kube.objects.topology import ForeignProcess, GpuDirectObstacle
 from dovetail.kube.protection import Binding, ProtectionPolicy
 
 _HAS_GPUS = re.compile(
@@ -137,7 +137,7 @@ class GpuNode(Struct, frozen=True):
     """The status of a GPUNode. `physical` is the number of its GPUs, of which `unhealthy` are; `split`: some are in MIG
     mode. `driver` is the message of its condition DriverReady if that is False, else "".
     `mig_state` and `mig_message` are the state of its MIG layout; `foreign` are the processes on devices that their
-    pods do not hold."""
+    pods do not hold, `gpu_direct` what GPUDirect RDMA lacks."""
 
     driver: str = ""
     mig_state: str = ""
@@ -147,6 +147,7 @@ class GpuNode(Struct, frozen=True):
     physical: int = 0
     unhealthy: tuple[str, ...] = ()
     split: bool = False
+    gpu_direct: tuple[GpuDirectObstacle, ...] = ()
 
 
 class Webhook(Struct, frozen=True):

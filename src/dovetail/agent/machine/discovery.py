@@ -22,10 +22,11 @@ from itertools import combinations
 import pynvml
 from msgspec.structs import replace
 
+from dovetail.agent.machine.gpu_direct import obstacles
 from dovetail.agent.machine.gpus import GpuReader, Links, Observed
 from dovetail.agent.machine.host import Gpu, Host, HostNic, Sight, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import Port, Sysfs, SysfsError, level
+from dovetail.agent.machine.sysfs import Hca, Port, Sysfs, SysfsError, level
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
 
 UNLISTED_GPU = "is an NVIDIA GPU"
@@ -82,6 +83,7 @@ class _Discovery:
         sight = self._sight(gpus, count, not_listed)
         if sight == "none" and count == 0:
             self._miss("gpus", "NVML lists none of the GPUs that the kernel sees")
+        hcas = self._hcas()
         host = Host(
             driver=driver or self._read("driver", self._sysfs.module_version),
             nvml=library,
@@ -91,6 +93,8 @@ class _Discovery:
             pcie=self._pcie(gpus),
             nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
             nics=self._nics(gpus),
+            hcas=hcas,
+            gpu_direct=obstacles(self._sysfs, gpus, hcas, self._miss),
             sight=sight,
         )
         for what, why in self._sysfs.failures.items():
@@ -164,6 +168,13 @@ class _Discovery:
             self._miss("nics", error)
             return None
         return tuple(self._nic(port, gpus) for port in ports)
+
+    def _hcas(self) -> tuple[Hca, ...]:
+        try:
+            return self._sysfs.hcas()
+        except SysfsError as error:
+            self._miss("hcas", error)
+            return ()
 
     def _nic(self, port: Port, gpus: Sequence[Gpu]) -> HostNic:
         device = self._pci.get(port.bus_id)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dovetail.agent.machine.sysfs import Hca
 from dovetail.core.devices.layout import Matrix
 
 Sight = Literal["all", "some", "none"]
@@ -24,6 +25,15 @@ class Unread(Struct, frozen=True):
 
     what: str
     why: str
+
+
+class Obstacle(Struct, frozen=True):
+    """What keeps GPUDirect RDMA from working, or slows it down: a code of `gpu_direct`, and the evidence: a file of the
+    host and its value."""
+
+    code: str
+    file: str
+    value: str
 
 
 class GpuEngines(Struct, frozen=True):
@@ -130,7 +140,8 @@ class Host(Struct, frozen=True):
     """`driver` and `nvml` are versions, `cuda` the newest CUDA version that the driver supports. `pcie[i][j]` is a
     level of `core.devices.layout`, `nvlinks[i][j]` the number of active NVLinks between the GPUs i and j, through
     switches or not. `machine` is the product name in the firmware. With the sight "none" the machine may have GPUs:
-    NVML does not answer, or not yet."""
+    NVML does not answer, or not yet. `gpu_direct` are the obstacles of GPUDirect RDMA, None if there
+    is nothing to examine."""
 
     driver: str = ""
     nvml: str = ""
@@ -140,6 +151,8 @@ class Host(Struct, frozen=True):
     pcie: Matrix = ()
     nvlinks: Matrix | None = ()
     nics: tuple[HostNic, ...] | None = ()
+    hcas: tuple[Hca, ...] = ()
+    gpu_direct: tuple[Obstacle, ...] | None = None
     unread: tuple[Unread, ...] = ()
     sight: Sight = "all"
 

@@ -11,6 +11,7 @@ Rules
 - CPUs, cores and L3 caches are numbered as in the kubelet: a core by its lowest CPU; the L3 cache by its id, or by the
   socket if a whole NUMA node shares the cache or there is no L3 cache (cAdvisor, addCacheInfo; cpumanager/topology).
 - A virtual function of a NIC (SR-IOV) is part of the NIC and not listed.
+- The character devices of an RDMA device are those whose `ibdev` names it. `rdma_cm` serves all of them.
 Sources: Documentation/ABI of the Linux kernel; NCCL, src/graph/topo (places of devices); cAdvisor v0.60, utils/sysinfo.
 """
 
@@ -42,6 +43,9 @@ _MEM_TOTAL = re.compile(r"MemTotal:\s*(\d+) kB")
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _KERNEL_MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _ACTIVE = "4:"
+_CHARACTER_DEVICES = ("class/infiniband_verbs", "class/infiniband_mad")
+_LINK_TYPES = {1: "ether", 32: "infiniband"}
+"""By the hardware type of an interface (include/uapi/linux/if_arp.h), as netlink names them."""
 
 
 class SysfsError(Exception):
@@ -98,6 +102,22 @@ class Port(Struct, frozen=True):
     rdma: bool
 
 
+class Hca(Struct, frozen=True):
+    """An RDMA device. `vendor` and `device` are its PCI ids as four hexadecimal digits. `link_types` are those of its
+    network interfaces (`ether`, `infiniband`). `active`: a port is. `device_nodes` are paths of character devices."""
+
+    name: str
+    bus_id: str
+    vendor: str
+    device: str
+    driver: str
+    numa: int | None
+    active: bool
+    interfaces: tuple[str, ...] = ()
+    link_types: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+
+
 class SysfsNumaNode(Struct, frozen=True):
     """`distances[i]` is the distance to the i-th node. `memory_bytes` includes huge pages; `huge_pages` lists (size in
     KiB, number)."""
@@ -120,13 +140,13 @@ class Sysfs:
     @cached_property
     def pci(self) -> dict[str, PciDevice]:
         """All PCI devices by bus id."""
-        names = [name for name in self._names("bus/pci/devices") if _BUS_ID.fullmatch(name)]
+        names = [name for name in self.names("bus/pci/devices") if _BUS_ID.fullmatch(name)]
         return {device.bus_id: device for device in self._each(self._pci, names)}
 
     @cached_property
     def numa_nodes(self) -> tuple[SysfsNumaNode, ...]:
         """In the order of their ids, with those without CPUs."""
-        found = (_NODE_DIR.fullmatch(name) for name in self._names("devices/system/node"))
+        found = (_NODE_DIR.fullmatch(name) for name in self.names("devices/system/node"))
         return tuple(self._numa(number) for number in sorted(int(match[1]) for match in found if match))
 
     @property
@@ -140,12 +160,23 @@ class Sysfs:
 
     def ports(self) -> tuple[Port, ...]:
         """The NICs: RDMA devices in the order of their names, then interfaces of other PCI devices."""
-        found = [*self._each(self._rdma, self._names("class/infiniband", must=False))]
+        found = [*self._each(self._rdma, self.names("class/infiniband", must=False))]
         with_rdma = {port.bus_id for port in found}
-        interfaces = self._each(self._interface, self._names("class/net", must=False))
+        interfaces = self._each(self._interface, self.names("class/net", must=False))
         found += [port for port in interfaces if port.bus_id not in with_rdma]
         physical = (port for port in found if port.bus_id and not self._is_virtual(port.bus_id))
         return tuple(sorted(physical, key=lambda port: (not port.rdma, natural(port.name))))
+
+    def hcas(self) -> tuple[Hca, ...]:
+        """The RDMA devices that are PCI devices and no virtual functions, in the order of their names."""
+        nodes: dict[str, list[str]] = {}
+        for group in _CHARACTER_DEVICES:
+            for node in self.names(group, must=False):
+                nodes.setdefault(self._text(group, node, "ibdev", default=""), []).append(f"/dev/infiniband/{node}")
+        of_all = ["/dev/infiniband/rdma_cm"] if "rdma_cm" in self.names("class/misc", must=False) else []
+        names = sorted(self.names("class/infiniband", must=False), key=natural)
+        found = self._each(lambda name: self._hca(name, (*sorted(nodes.get(name, ()), key=natural), *of_all)), names)
+        return tuple(hca for hca in found if hca.bus_id in self.pci and not self._is_virtual(hca.bus_id))
 
     def machine(self) -> str:
         """The product name of the machine in its firmware."""
@@ -154,7 +185,7 @@ class Sysfs:
     def module_version(self) -> str:
         """The version of the nvidia kernel module, "" if it is not loaded."""
         version = self._text("module/nvidia/version", default="")
-        found = _KERNEL_MODULE.search(version or self._read(self.proc / "driver/nvidia/version", default=""))
+        found = _KERNEL_MODULE.search(version or self.read(self.proc / "driver/nvidia/version", default=""))
         return version or (found[1] if found else "")
 
     def _each(self, read: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
@@ -193,7 +224,7 @@ class Sysfs:
         total = _MEM_TOTAL.search(self._text(folder, "meminfo"))
         if total is None:
             raise SysfsError(f"{self.root / folder}/meminfo has no line MemTotal")
-        sizes = (_HUGE.fullmatch(name) for name in self._names(folder / "hugepages", must=False))
+        sizes = (_HUGE.fullmatch(name) for name in self.names(folder / "hugepages", must=False))
         return SysfsNumaNode(
             id=number,
             cpus=self._numbers(folder, "cpulist"),
@@ -218,7 +249,7 @@ class Sysfs:
 
     def _uncore(self, cpu: int, of_node: int, socket: int) -> int:
         caches = Path(f"devices/system/cpu/cpu{cpu}/cache")
-        for name in self._names(caches, must=False):
+        for name in self.names(caches, must=False):
             if name.startswith("index") and self._number(caches, name, "level") > 2:
                 sharing = self._numbers(caches, name, "shared_cpu_list")
                 if len(sharing) != of_node:
@@ -228,13 +259,32 @@ class Sysfs:
     def _rdma(self, name: str) -> Port:
         folder = Path("class/infiniband", name)
         gbit = 0.0
-        for port in self._names(folder / "ports", must=False):
+        for port in self.names(folder / "ports", must=False):
             rate = _RATE.match(self._text(folder, "ports", port, "rate", default=""))
             if rate and self._text(folder, "ports", port, "state", default="").startswith(_ACTIVE):
                 gbit += float(rate[1])
-        interfaces = sorted(self._names(folder / "device/net", must=False), key=natural)
+        interfaces = sorted(self.names(folder / "device/net", must=False), key=natural)
         bus_id = self._bus_id_of("class/infiniband", name)
         return Port(name, interfaces[0] if interfaces else "", bus_id, round(gbit * 1000) // 8, rdma=True)
+
+    def _hca(self, name: str, device_nodes: tuple[str, ...]) -> Hca:
+        folder, bus_id = Path("class/infiniband", name), self._bus_id_of("class/infiniband", name)
+        device = self.pci.get(bus_id)
+        interfaces = sorted(self.names(folder / "device/net", must=False), key=natural)
+        kinds = {self._number(folder, "device/net", one, "type", default=0) for one in interfaces}
+        states = [self._text(folder, "ports", one, "state", default="") for one in self.names(folder / "ports", False)]
+        return Hca(
+            name=name,
+            bus_id=bus_id,
+            vendor=f"{device.vendor:04x}" if device else "",
+            device=f"{self._number('bus/pci/devices', bus_id, 'device', default=0):04x}" if device else "",
+            driver=device.driver if device else "",
+            numa=device.numa if device else None,
+            active=any(state.startswith(_ACTIVE) for state in states),
+            interfaces=tuple(interfaces),
+            link_types=tuple(sorted(_LINK_TYPES[kind] for kind in kinds & _LINK_TYPES.keys())),
+            device_nodes=device_nodes,
+        )
 
     def _interface(self, name: str) -> Port:
         # A link that is down has no speed: the kernel returns -1 or EINVAL.
@@ -249,7 +299,8 @@ class Sysfs:
     def _is_virtual(self, bus_id: str) -> bool:
         return bus_id in self.pci and self.pci[bus_id].virtual
 
-    def _names(self, folder: str | Path, must: bool = True) -> list[str]:
+    def names(self, folder: str | Path, must: bool = True) -> list[str]:
+        """The entries of a folder below `root`, sorted. Without `must` a folder that does not exist has none."""
         try:
             return sorted(entry.name for entry in (self.root / folder).iterdir())
         except FileNotFoundError as error:
@@ -260,9 +311,9 @@ class Sysfs:
             raise SysfsError(f"cannot read {self.root / folder}: {error.strerror}") from error
 
     def _text(self, *parts: str | Path, default: str | None = None) -> str:
-        return self._read(self.root.joinpath(*parts), default)
+        return self.read(self.root.joinpath(*parts), default)
 
-    def _read(self, path: Path, default: str | None = None) -> str:
+    def read(self, path: Path, default: str | None = None) -> str:
         """The text of a file. `default` is returned if the file does not exist or reading it fails, except for want of
         permission."""
         try:

@@ -45,12 +45,14 @@ class AdvertisedDevice(Struct, frozen=True):
 
 
 class ResourceOffer(Struct, frozen=True):
-    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs."""
+    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs, `rdma` for RDMA devices, which
+    are shared: a container gets all `device_nodes`, which are paths on the host by paths in the container."""
 
     resource: str
     profile: str
     shared: Shared | None
     devices: Mapping[str, AdvertisedDevice] = field(default_factory=dict)
+    device_nodes: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, id: str) -> str | None:
         device = self.devices.get(id)

@@ -22,7 +22,7 @@ from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.kubelet.allocations import Allocations, BoundPod
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.machine.host import Host
-from dovetail.agent.plugin import preferred_allocation
+from dovetail.agent.plugin import preferred_allocation, rdma
 from dovetail.agent.plugin.folder import PluginFolder
 from dovetail.agent.plugin.offers import ResourceOffer, offers
 from dovetail.agent.plugin.preferred_allocation import CannotPrefer
@@ -61,7 +61,9 @@ class DevicePlugins:
 
     Callbacks: `differences` with all differences between chosen and allocated devices, whenever they change;
     `registering` before a registration, with whether the kubelet has restarted; `has_registered` after a registration;
-    `changed` after a registration or its end."""
+    `changed` after a registration or its end.
+
+    `dev_on_host`: the folder /dev as the container runtime sees it, for RDMA devices."""
 
     def __init__(
         self,
@@ -79,12 +81,13 @@ class DevicePlugins:
         self.counts = Counts()
         self.registering: Callable[[bool], None] = lambda anew: None
         self.has_registered: Callable[[], None] = _no_matter
+        self.dev_on_host = rdma.DEV
         self._socket: tuple[int, int] | None = None
         self._config, self._chosen = config, chosen
         self._folder = PluginFolder(folder)
         self._kubelet = pod_resources or PodResources()
         self._answers = Answers(config, gpu_edits, mps)
-        self._readback = ReadBack(chosen, self._kubelet, lambda: self.offered, differences)
+        self._readback = ReadBack(chosen, self._kubelet, lambda: self._gpu_offers, differences)
         self._registrations: dict[str, Registration] = {}
         self._ours: set[str] = set()
         self._faults: tuple[str, ...] = ()
@@ -137,9 +140,13 @@ class DevicePlugins:
         return {resource: one.offered for resource, one in self._registrations.items()}
 
     @property
+    def _gpu_offers(self) -> dict[str, ResourceOffer]:
+        return {resource: offer for resource, offer in self.offered.items() if offer.profile != rdma.PROFILE}
+
+    @property
     def resources(self) -> Collection[str]:
-        """The names of the offered resources."""
-        return self._registrations.keys()
+        """The names of the offered resources of GPUs."""
+        return self._gpu_offers.keys()
 
     async def update(self, host: Host, unhealthy: Collection[Unhealthy]) -> None:
         """Offer the devices of this host. Registered resources are sent to the kubelet before this returns."""
@@ -148,7 +155,8 @@ class DevicePlugins:
             self._folder.open()
             self._reading = asyncio.create_task(self._readback.run())
         uuids = frozenset(fault.uuid for fault in unhealthy)
-        found, faults = offers(host, self._config, uuids, self.offered)
+        found, faults = offers(host, self._config, uuids, self._gpu_offers)
+        found |= rdma.rdma_offers(host, self._config, self.dev_on_host)
         for fault in faults:
             if fault not in self._faults:
                 log.warning("%s", fault)
@@ -232,6 +240,8 @@ class DevicePlugins:
 
     def _on_allocated(self, offer: ResourceOffer, ids: tuple[str, ...]) -> None:
         self.counts.allocated += 1
+        if offer.profile == rdma.PROFILE:
+            return
         named, pod = self._named.get(offer.resource, (frozenset(), None))
         parts = tuple(offer.part(id) or "" for id in ids)
         self._chosen.allocated(offer.resource, parts, pod if named == {*ids} else None)
@@ -244,6 +254,8 @@ class DevicePlugins:
         free = {*available}
         if not len({*must}) <= size <= len(free | {*must}):
             raise RequestRefused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
+        if offer.profile == rdma.PROFILE:
+            return [*must, *sorted(free - {*must}, key=int)[: size - len({*must})]]
 
         def of_chosen(pod: BoundPod) -> list[str]:
             had = pod.allocated.get(offer.resource, ())

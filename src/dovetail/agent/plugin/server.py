@@ -71,6 +71,11 @@ class Answers:
                 f"{len(ids)} replicas of {offer.resource} were requested: more than one give no more of a GPU, "
                 "and sharing.failRequestsGreaterThanOne refuses them"
             )
+        if offer.device_nodes:
+            rdma = wire.ContainerAllocateResponse()
+            for path, host_path in offer.device_nodes.items():
+                _add_node(rdma, path, host_path, "rwm")
+            return rdma
         once = list({device.uuid: device for device in sorted(devices, key=_order)}.values())
         answer = wire.ContainerAllocateResponse()
         self._name(answer, offer.resource, once)

@@ -42,6 +42,7 @@ from dovetail.kube.objects.topology import (
     Condition,
     DeviceDifference,
     ForeignProcess,
+    GpuDirectObstacle,
     GpuHealth,
     GPUNode,
     GPUNodeStatus,
@@ -58,9 +59,10 @@ RENEW_S = 300.0
 _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
 _MOST_PROCESSES = 64
+_MOST_OBSTACLES = 64
 _MOST_IDLE = 64
 _MIB = 1 << 20
-_LONGEST_REASON = 1024
+_LONGEST_REASON, _LONGEST_VALUE = 1024, 256
 _NONE_UNHEALTHY: Mapping[str, str] = {}
 _LONGEST_CODE = 64
 
@@ -140,6 +142,12 @@ def status_of(
             for nic in host.nics[:_MOST_GPUS]
         ),
         clique=host.clique if not lost else "",
+        gpu_direct=None
+        if host.gpu_direct is None
+        else tuple(
+            GpuDirectObstacle(one.code, one.file, clipped(one.value, _LONGEST_VALUE))
+            for one in host.gpu_direct[:_MOST_OBSTACLES]
+        ),
         sharing=plugin.sharing,
         kubelet=kubelet,
         agent=agent,

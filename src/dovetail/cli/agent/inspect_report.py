@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from dovetail.agent.exporter.coverage import MetricCoverage, shortened
 from dovetail.agent.health import xids
-from dovetail.agent.machine.host import Gpu, Host, Unread
+from dovetail.agent.machine.host import Gpu, Host, Obstacle, Unread
 from dovetail.agent.machine.sysfs import SysfsNumaNode
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count
@@ -91,6 +91,8 @@ def _tables(host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence[Unread]
         yield "PCIe between GPUs", _matrix(host.gpus, host.pcie, _word)
     if host.nics:
         yield "NICs", _nics(host)
+    if host.gpu_direct:
+        yield "What GPUDirect RDMA lacks", _lacking(host.gpu_direct)
     if nodes:
         yield "NUMA nodes", _numa(host.gpus, nodes)
     if unread:
@@ -164,6 +166,13 @@ def _nics(host: Host) -> Table:
         speed = f"{nic.speed_mbps * 8 / 1000:g}" if nic.speed_mbps else _NOT_KNOWN
         rdma = "yes" if nic.rdma else "no"
         table.add_row(nic.name, nic.interface, _known(nic.numa), speed, rdma, nic.pci_bus_id, *map(_word, nic.levels))
+    return table
+
+
+def _lacking(obstacles: Iterable[Obstacle]) -> Table:
+    table = Table("what", "file", prose("value"))
+    for one in obstacles:
+        table.add_row(one.code, one.file, escape(one.value))
     return table
 
 

@@ -198,6 +198,15 @@ class ForeignProcess(Wire, frozen=True):
     memory_mib: int = field(default=0, name="memoryMiB")
 
 
+class GpuDirectObstacle(Wire, frozen=True):
+    """What keeps GPUDirect RDMA from working, or slows it down: NoPeerMemory, AcsRedirects, IommuTranslates,
+    StrictOrdering or MemoryLockLimited; with a file of the node and its value."""
+
+    code: str = ""
+    file: str = ""
+    value: str = ""
+
+
 class PodIdleSince(Wire, frozen=True):
     """A pod that has used none of the GPUs that it holds on the node since then."""
 
@@ -314,6 +323,7 @@ class GPUNodeStatus(Wire, frozen=True):
     rates: ObservedRates = ObservedRates()
     nics: tuple[NetworkCard, ...] | None = None
     clique: str = ""
+    gpu_direct: tuple[GpuDirectObstacle, ...] | None = None
     sharing: GpuSharing | None = None
     kubelet: KubeletState | None = None
     agent: AgentState | None = None
