@@ -15,7 +15,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.peers import divides_ranks
+from dovetail.advice.lint.peers import sharing_ranks
 from dovetail.advice.lint.pods import Template, count, words_of
 from dovetail.core.model import GPU
 
@@ -56,7 +56,7 @@ def served(pod: Template, container: Field) -> ServedModel | None:
     variables = {name: entry.at("value").text for name, entry in pod.env(container)}
     words = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), f"{words} --model {variables.get('MODEL_ID', '')}")
     found = _MODEL.search(words)
-    several = SEVERAL_PODS.search(words) or pod.group_kind[1] == "LeaderWorkerSet" or divides_ranks(pod)
+    several = SEVERAL_PODS.search(words) or sharing_ranks(pod) > 1
     # TGI reads QUANTIZE, and other images other names.
     settings = " ".join(f"{name} {value}" for name, value in variables.items() if value)
     other = _OTHER_FORMAT.search(f"{words} {settings}")
