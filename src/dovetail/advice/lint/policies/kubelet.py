@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, runs_framework, text
+from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, runs_framework, text, words
 from dovetail.advice.lint.rules.lifecycle import TRAINING
-from dovetail.advice.lint.served import SERVER_IMAGE
+from dovetail.advice.lint.served import SERVER_COMMAND, SERVER_IMAGE
 from dovetail.core.model import GPU
 
 _ANNOTATIONS = "p.meta.?annotations.orValue({})"
@@ -113,6 +113,7 @@ def _allowed(probe: str) -> str:
     return f"({_number(probe, 'initialDelaySeconds', 0)} + {_silence(probe)})"
 
 
+_OF_A_SERVER = matches("c.c.?image.orValue('')", _IMAGE)
 _KILLED = f"({_TRAINING}) && has(c.c.livenessProbe) && {_silence('c.c.livenessProbe')} < {_STEP_SECONDS}"
 _PROBES = only(
     "p.uses",
@@ -128,8 +129,9 @@ _PROBES = only(
         )
         + " + "
         + only(
-            f"!({_KILLED}) && " + matches("c.c.?image.orValue('')", _IMAGE),
+            f"!({_KILLED})",
             "[c.c.?startupProbe, c.c.?livenessProbe].filter(o, o.hasValue()).map(o, o.value()).filter(o, "
+            f"({_OF_A_SERVER} || !has(o.exec) && {matches(words('c'), SERVER_COMMAND.pattern)}) && "
             f"(!has(c.c.startupProbe) || o == c.c.startupProbe) && {_allowed('o')} <= {_DEFAULT_SECONDS})"
             f".map(o, c.at + ': the server has ' + string({_allowed('o')}) + ' s to load its model: add a startupProbe "
             "with a high failureThreshold')",

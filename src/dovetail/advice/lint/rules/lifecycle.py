@@ -14,7 +14,7 @@ from functools import lru_cache
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
-from dovetail.advice.lint.served import SERVER_IMAGE, served
+from dovetail.advice.lint.served import SERVER_COMMAND, SERVER_IMAGE, served
 from dovetail.kube.translate.annotations import duration_ms
 
 TRAINING = {
@@ -69,7 +69,7 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         if starts_ms and allowed * 1000 < starts_ms:
             message = f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe fails after {allowed} s"
             yield RuleMatch(probe, f"{message}: add a startupProbe with enough time, or raise its failureThreshold")
-        elif allowed <= _DEFAULT_PROBE_SECONDS and SERVER_IMAGE.fullmatch(_image_name(container)):
+        elif allowed <= _DEFAULT_PROBE_SECONDS and _serves(container, probe):
             message = f"the server has {allowed} s to load its model: add a startupProbe with a high failureThreshold"
             yield RuleMatch(probe, message)
         elif (model := served(pod, container)) and allowed * _LOADED_BYTES_S < model.weight_bytes:
@@ -78,6 +78,13 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                 f"{model.weight_bytes // _LOADED_BYTES_S} s at 1 GB/s: add a startupProbe with a high failureThreshold"
             )
             yield RuleMatch(probe, message)
+
+
+def _serves(container: Field, probe: Field) -> bool:
+    """Whether the container is a server of models that does not answer the probe before it has loaded its model. In an
+    image of another name a command may be the probe that answers before."""
+    named = SERVER_IMAGE.fullmatch(_image_name(container)) is not None
+    return named or (not probe.at("exec") and SERVER_COMMAND.search(words_of(container)) is not None)
 
 
 def _silence_seconds(probe: Field) -> int:
