@@ -55,6 +55,7 @@ NOT_FOUND = {
     "G43": ({"DaemonSet", "TrainJob"}, "DaemonSets are for the node; a TrainJob's runtime has the field"),
     "G44": ({"DaemonSet"}, "DaemonSets are of the cluster"),
     "G47": (PARTIAL, "a runtime may have the claims"),
+    "G48": ({"LeaderWorkerSet"}, "its pods share the ranks"),
     "G49": ({"LeaderWorkerSet"}, "several pods may hold the model"),
     "G52": (PARTIAL | {"AppWrapper", "VolcanoJob"}, "Kueue, Volcano or the runtime starts all of it"),
     "G50": (ALL, "the surge is a field of the Deployment: see the cases of the rule"),

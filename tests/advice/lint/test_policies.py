@@ -34,6 +34,7 @@ PART = {
     "G16": r"",
     "G17": r"",
     "G18": r"",
+    "G20": r"/dev/shm|sizeLimit",
     "G22": r"",
     "G26": r"requests no GPU",
     "G28": r"GPUs: each takes|is the memory of",

@@ -4,7 +4,9 @@
 the first 16 digits. The files are not kept, only which they are, how many of their pods have GPUs, and what is
 found (without G44). `doubtful` are the rules whose finding the reader of the file would not sign; `wrong before` those
 that found something there, wrongly, before they were mended: of 18 warnings of the first reading 15 were right, of 2
-errors 1. Errors are of G00 alone: merge conflicts, wrong indentation, and a placeholder in braces."""
+errors 1. Of the 51 newest of the first table, from 32 repositories, all 36 warnings of the first reading were right,
+and the one error, of G03, was not. Errors are of G00 alone: merge conflicts, wrong indentation, and a placeholder in
+braces."""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _FOUND = re.compile(r"(G\d\d)( info| error)?(?: x(\d+))?")
 def test_few_warnings_are_doubtful_and_no_error_is() -> None:
     texts = [(Path(__file__).parent / name).read_text() for name in TABLES]
     rows = [row for text in texts for row in csv.DictReader(text.splitlines(), delimiter="\t")]
-    assert len({(row["repository"], row["path"], row["commit"]) for row in rows}) == len(rows) >= 254
-    assert len({row["repository"] for row in rows}) >= 70
+    assert len({(row["repository"], row["path"], row["commit"]) for row in rows}) == len(rows) >= 300
+    assert len({row["repository"] for row in rows}) >= 100
     warnings = doubtful = 0
     for row in rows:
         for part in filter(None, row["findings"].split(", ")):

@@ -148,6 +148,94 @@ spec:
           - name: node
             template: {spec: {template: {spec: {tolerations: [{key: nvidia.com/gpu, operator: Exist}]}}}}
 """
+ROLES = """\
+apiVersion: workloads.x-k8s.io/v1alpha2
+kind: RoleBasedGroup
+metadata: {name: llama}
+spec:
+  roleTemplates:
+  - name: base
+    template:
+      spec:
+        containers:
+        - {name: serve, image: "a:latest", env: [{name: NCCL_DEBUGG, value: INFO}, {name: NCCL_DEBUG, value: INFO}]}
+        - {name: beside, image: "b:1"}
+  roles:
+  - name: prefill
+    standalonePattern:
+      templateRef: {name: base, patch: {spec: {containers: [{name: serve, resources: {limits: {nvidia.com/gpu: 1}}}]}}}
+  - name: decode
+    leaderWorkerPattern:
+      size: 2
+      templateRef:
+        name: base
+        patch:
+          spec:
+            containers:
+            - name: serve
+              args: [serve, m, --tensor-parallel-size=4]
+              env: [{name: NCCL_DEBUGG, value: WARN}]
+              resources: {limits: {nvidia.com/gpu: 1}}
+      workerTemplatePatch: {spec: {containers: [{name: serve, resources: {limits: {nvidia.com/gpu: 0}}}]}}
+  - name: other
+    templateRef: {name: elsewhere}
+    templatePatch: {spec: {containers: [{name: serve, resources: {limits: {nvidia.com/gpus: 1}}}]}}
+  - name: parts
+    customComponentsPattern:
+      components:
+      - {size: 1, template: {spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpus: 1}}}]}}}
+"""
+SERVING = """\
+apiVersion: workload.serving.volcano.sh/v1alpha1
+kind: ModelServing
+metadata: {name: llama}
+spec:
+  schedulerName: volcanoo
+  template:
+    roles:
+    - name: decode
+      entryTemplate:
+        spec: {containers: [{name: a, args: [serve, --tp-size=4], resources: {limits: {nvidia.com/gpu: 2}}}]}
+      workerReplicas: 1
+      workerTemplate:
+        spec: {containers: [{name: a, args: [serve, --tp-size=5], resources: {limits: {nvidia.com/gpu: 2}}}]}
+    - name: idle
+      entryTemplate: {spec: {containers: [{name: a, image: "a:1"}]}}
+      workerReplicas: 0
+      workerTemplate: {spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpus: 2}}}]}}
+"""
+BOOSTER = """\
+apiVersion: workload.serving.volcano.sh/v1alpha1
+kind: ModelBooster
+metadata: {name: llama}
+spec:
+  backend:
+    type: vLLM
+    env: [{name: CUDA_VISIBLE_DEVICES, value: "1"}]
+    workers:
+    - {type: server, image: "a:1", pods: 1, config: {tensor-parallel-size: 2}, resources: {limits: {nvidia.com/gpu: 1}}}
+"""
+CLIQUES = """\
+apiVersion: grove.io/v1alpha1
+kind: PodCliqueSet
+metadata: {name: llama}
+spec:
+  template:
+    podCliqueScalingGroups: [{name: decode, cliqueNames: [leader, worker]}]
+    cliques:
+    - name: leader
+      spec:
+        replicas: 1
+        podSpec: {containers: [{name: a, args: [--tp-size=8], resources: {limits: {nvidia.com/gpu: 2}}}]}
+    - name: worker
+      spec:
+        replicas: 2
+        podSpec: {containers: [{name: a, args: [--tp-size=6], resources: {limits: {nvidia.com/gpu: 2}}}]}
+    - name: alone
+      spec:
+        replicas: 2
+        podSpec: {containers: [{name: a, args: [--tp-size=4], resources: {limits: {nvidia.com/gpu: 2}}}]}
+"""
 WRAPPED = """\
 apiVersion: workload.codeflare.dev/v1beta2
 kind: AppWrapper
@@ -217,6 +305,44 @@ spec:
             {
                 "G09 spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template"
                 ".spec.tolerations[0].operator 13"
+            },
+        ),
+        (
+            ROLES,
+            {
+                "G32 spec.roleTemplates[0].template.spec.containers[0].image 10",
+                "G21 spec.roleTemplates[0].template.spec.containers[0].env[0].name 10",
+                "G21 spec.roles[1].leaderWorkerPattern.templateRef.patch.spec.containers[0].env[0].name 26",
+                "G48 spec.roles[1].leaderWorkerPattern.templateRef.patch.spec.containers[0].resources.limits"
+                "[nvidia.com/gpu] 27",
+                "G03 spec.roles[1].leaderWorkerPattern.workerTemplatePatch.spec.containers[0].resources.limits"
+                "[nvidia.com/gpu] 28",
+                "G04 spec.roles[2].templatePatch.spec.containers[0].resources.limits[nvidia.com/gpus] 31",
+                "G04 spec.roles[3].customComponentsPattern.components[0].template.spec.containers[0].resources.limits"
+                "[nvidia.com/gpus] 35",
+            },
+        ),
+        (
+            SERVING,
+            {
+                "G13 spec.schedulerName 5",
+                "G20 spec.template.roles[0].entryTemplate.spec.containers[0] 10",
+                "G20 spec.template.roles[0].workerTemplate.spec.containers[0] 13",
+                "G48 spec.template.roles[0].workerTemplate.spec.containers[0].resources.limits[nvidia.com/gpu] 13",
+            },
+        ),
+        (
+            BOOSTER,
+            {
+                "G25 spec.backend.env[0].value 7",
+                "G48 spec.backend.workers[0].resources.limits[nvidia.com/gpu] 9",
+            },
+        ),
+        (
+            CLIQUES,
+            {
+                "G48 spec.template.cliques[0].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] 11",
+                "G48 spec.template.cliques[2].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] 19",
             },
         ),
         (WRAPPED, {"G31 spec.components[0].template.spec.ttlSecondsAfterFinished 11"}),

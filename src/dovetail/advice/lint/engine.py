@@ -111,9 +111,12 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
 
 
 def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> list[tuple[Rule, RuleMatch]]:
-    """All matches; those of a backstop where no other rule has an error at the place, above it or below it. Of a value
-    that a program fills in later nothing is known."""
-    found = [one for one in _all_found(whole, facts, rules) if not _PLACEHOLDER.search(one[1].field.text)]
+    """All matches, one of several at a place that pods share; those of a backstop where no other rule has an error at
+    the place, above it or below it. Of a value that a program fills in later nothing is known."""
+    once = {
+        (rule.id, match.field.path, match.message): (rule, match) for rule, match in _all_found(whole, facts, rules)
+    }
+    found = [one for one in once.values() if not _PLACEHOLDER.search(one[1].field.text)]
     taken = [match.field.path for rule, match in found if rule.level is Severity.ERROR and not rule.backstop]
     return [
         (rule, match)

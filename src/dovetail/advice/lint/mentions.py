@@ -43,7 +43,7 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G34": ("gpu.product",),
     "G36": ("livenessProbe", "startupProbe"),
     "G38": ("topologySpreadConstraints",),
-    "G40": ("jupyter", "notebook", "Notebook", "code-server"),
+    "G40": ("jupyter", "notebook", "Notebook", "code-server", "sleep", "/dev/null"),
     "G41": ("preStop", "dovetail.dev/checkpoint-interval"),
     "G42": ("initContainers",),
     "G43": ("runAsUser",),
@@ -53,6 +53,7 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G49": ("vllm", "sglang", "text-generation", "nvcr.io/nim"),
     "G51": ("instance-type", "accelerator-count", "instance-gpu-count"),
     "G52": ("nnodes", "kubeflow.org"),
+    "G53": ("$",),
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))

@@ -7,6 +7,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
 
 _JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
+_LEADER_WORKER_SET = "LeaderWorkerSet"
 _OF_JOB_SETS = "replicatedJobs"
 _OF_DYNAMO = (("spec", "services"), ("spec", "components"))
 
@@ -16,6 +17,8 @@ def peers_of(pod: Template) -> int:
     Job do if each has an index and all run at once."""
     whole, path = pod.whole, pod.field.path
     group, kind = pod.group_kind
+    if pod.peers:
+        return pod.peers
     if (group, kind) in (_JOB, _CRON_JOB):
         return _indexed(whole.at("spec") if kind == "Job" else whole.at("spec", "jobTemplate", "spec"))
     if _OF_JOB_SETS in path:
@@ -30,7 +33,7 @@ def peers_of(pod: Template) -> int:
     if kind.startswith("Dynamo"):
         service = path[:3] if path[:2] in _OF_DYNAMO else path[:1]
         return _number(whole.at(*service, "multinode", "nodeCount"))
-    if kind == "LeaderWorkerSet":
+    if kind == _LEADER_WORKER_SET:
         workers = whole.at("spec", "leaderWorkerTemplate")
         size = _number(workers.at("size"))
         apart = bool(workers.at("leaderTemplate"))
@@ -38,9 +41,13 @@ def peers_of(pod: Template) -> int:
     return 1
 
 
-def divides_ranks(pod: Template) -> bool:
-    """Whether an operator divides the ranks of the command among several pods: Dynamo's."""
-    return pod.group_kind[1].startswith("Dynamo") and peers_of(pod) > 1
+def sharing_ranks(pod: Template) -> int:
+    """Among how many pods the ranks of a server may be divided: by Dynamo's operator, or by a launcher in the pods of a
+    group with a leader; 1 for other pods."""
+    kind = pod.group_kind[1]
+    if kind == _LEADER_WORKER_SET:
+        return _number(pod.whole.at("spec", "leaderWorkerTemplate", "size"))
+    return peers_of(pod) if kind.startswith("Dynamo") else max(pod.peers, 1)
 
 
 def work_together(whole: Field) -> bool:

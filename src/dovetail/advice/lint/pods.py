@@ -76,11 +76,12 @@ class WholeField(Field, frozen=True, dict=True):
 
 class Template(Struct, frozen=True, dict=True):
     """A pod template. `whole` is the object, `field` the template (for a Pod, the Pod itself). `partial`: a runtime or
-    a preset, which is another object, adds to it: what is missing here may be there."""
+    a preset, which is another object, adds to it: what is missing here may be there. `peers` is that of its shape."""
 
     whole: Field
     field: Field
     partial: bool = False
+    peers: int = 0
 
     @cached_property
     def group_kind(self) -> tuple[str, str]:
@@ -197,7 +198,7 @@ def _container(field: Field) -> Field:
 def _templates(whole: Field) -> Iterator[Template]:
     shape = shape_of(group_kind(whole.value))
     if shape is not None:
-        yield from (Template(whole, one.field, one.partial) for one in shape(whole))
+        yield from (Template(whole, one.field, one.partial, one.peers) for one in shape(whole))
         return
     for path, _ in templates(whole.value):
         yield Template(whole, whole.at(*path))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.peers import divides_ranks
+from dovetail.advice.lint.peers import sharing_ranks
 from dovetail.advice.lint.pods import Template, count, words_of
 from dovetail.core.model import GPU
 
@@ -26,7 +26,7 @@ SEVERAL_PODS = re.compile(
     r"\bray\b|multi-node|--nnodes[= ](?!1\b)|--node[-_]rank|--dist-init-addr|distributed-executor"
 )
 """A launcher that may reach other pods."""
-_SERVER_COMMAND = re.compile(r"\bvllm serve\b|vllm\.entrypoints|sglang\.launch_server|text-generation-launcher")
+SERVER_COMMAND = re.compile(r"\bvllm serve\b|vllm\.entrypoints|sglang\.launch_server|text-generation-launcher")
 _MODEL = re.compile(r"(?:--model(?:[-_](?:id|path))?[= ]|\bserve )[\"']?([A-Za-z0-9/][\w./:-]*)")
 _OTHER_FORMAT = re.compile(
     r"(?i)quant|[-_]q[2-8]\b|awq|gptq|fp8|fp4|gguf|bnb|bitsandbytes|w\d+a\d+|int-?[48]\b|[48]-?bit|offload|gpt-oss|deepseek-[vr]\d"
@@ -51,12 +51,12 @@ def served(pod: Template, container: Field) -> ServedModel | None:
     image = container.at("image").text.partition("@")[0]
     path, slash, last = image.rpartition("/")
     words = words_of(container)
-    if not (SERVER_IMAGE.fullmatch(path + slash + last.partition(":")[0]) or _SERVER_COMMAND.search(words)):
+    if not (SERVER_IMAGE.fullmatch(path + slash + last.partition(":")[0]) or SERVER_COMMAND.search(words)):
         return None
     variables = {name: entry.at("value").text for name, entry in pod.env(container)}
     words = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), f"{words} --model {variables.get('MODEL_ID', '')}")
     found = _MODEL.search(words)
-    several = SEVERAL_PODS.search(words) or pod.group_kind[1] == "LeaderWorkerSet" or divides_ranks(pod)
+    several = SEVERAL_PODS.search(words) or sharing_ranks(pod) > 1
     # TGI reads QUANTIZE, and other images other names.
     settings = " ".join(f"{name} {value}" for name, value in variables.items() if value)
     other = _OTHER_FORMAT.search(f"{words} {settings}")

@@ -7,17 +7,20 @@ Sources: github.com/kserve/kserve pkg/apis/serving/{v1beta1,v1alpha1}; github.co
 pkg/apis/trainer/v1alpha1; github.com/argoproj/argo-workflows pkg/apis/workflow/v1alpha1/workflow_types.go;
 github.com/tektoncd/pipeline pkg/apis/pipeline/v1/{container,taskrun,pipelinerun}_types.go; github.com/ai-dynamo/dynamo
 deploy/operator/api/v1alpha1/{common,dynamocomponentdeployment_types}.go and v1beta1/dynamocomponentdeployment_types.go;
-github.com/NVIDIA/k8s-nim-operator api/apps/v1alpha1/{common,nimservice,nimpipeline}_types.go.
+github.com/NVIDIA/k8s-nim-operator api/apps/v1alpha1/{common,nimservice,nimpipeline}_types.go;
+github.com/sgl-project/rbg api/workloads/{v1alpha1,v1alpha2}/rolebasedgroup_types.go; github.com/volcano-sh/kthena
+pkg/apis/workload/v1alpha1/{servinggroup,model_booster}_types.go; github.com/ai-dynamo/grove
+operator/api/core/v1alpha1/{podcliqueset,podclique}.go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.joined import Joined, list_of, mapping_of, mapping_with, patched
 from dovetail.core.model import GPU
 
 _KSERVE, _ARGO, _TEKTON = "serving.kserve.io", "argoproj.io", "tekton.dev"
@@ -36,50 +39,25 @@ _NODES = "node"
 """The replicated job of a training runtime that trains."""
 _GPU_SHORT, _GPU_TYPE = "gpu", "gpuType"
 """Dynamo's names of the number of GPUs in its resources, and of the resource that has them."""
+_LEADER_AND_WORKER = (("leaderTemplatePatch", "patchLeaderTemplate"), ("workerTemplatePatch", "patchWorkerTemplate"))
+"""The patches of a role's pods that work together, by their newer and older names."""
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
-class Joined(Field, frozen=True):
-    """A mapping or a list whose parts are fields from other places. What is missing is missing at `path`."""
-
-    parts: Mapping[Any, Field] = {}
-
-    def at(self, *steps: str | int) -> Field:
-        if not steps:
-            return self
-        found = self.parts.get(steps[0])
-        return found.at(*steps[1:]) if found is not None else Field(None, self.path + steps)
-
-    def each(self) -> Iterator[Field]:
-        yield from self.parts.values() if isinstance(self.value, list) else ()
-
-    def entries(self) -> Iterator[tuple[str, Field]]:
-        yield from ((str(key), part) for key, part in self.parts.items()) if isinstance(self.value, dict) else ()
-
-
 class ShapedPod(Struct, frozen=True):
-    """A pod; `partial`: a runtime outside of the object adds to it."""
+    """A pod; `partial`: a runtime outside of the object adds to it. `peers`: how many pods, itself included, do one
+    piece of work together; 0 where the shape does not show it."""
 
     field: Field
     partial: bool = False
-
-
-def _mapping(place: Field, **parts: Field) -> Joined:
-    """The fields of a mapping, with these in the place of its own."""
-    return _of({**dict(place.entries()), **{key: part for key, part in parts.items() if part}}, place)
-
-
-def _of(parts: Mapping[str, Field], place: Field) -> Joined:
-    return Joined({key: part.value for key, part in parts.items()}, place.path, parts)
-
-
-def _listed(place: Field, parts: Sequence[Field]) -> Joined:
-    return Joined([part.value for part in parts], place.path, dict(enumerate(parts)))
+    peers: int = 0
 
 
 def _pod(place: Field, meta: Field, containers: Sequence[Field], more: Mapping[str, Field]) -> Joined:
-    spec = _of({**{key: one for key, one in more.items() if one}, "containers": _listed(place, containers)}, place)
-    return _of({"metadata": meta, "spec": spec}, place)
+    spec = mapping_of(
+        {**{key: one for key, one in more.items() if one}, "containers": list_of(place, containers)}, place
+    )
+    return mapping_of({"metadata": meta, "spec": spec}, place)
 
 
 def _kserve(whole: Field) -> Iterator[ShapedPod]:
@@ -98,7 +76,7 @@ def _kserve(whole: Field) -> Iterator[ShapedPod]:
 def _runtime(whole: Field) -> Iterator[ShapedPod]:
     for place in (whole.at("spec"), whole.at("spec", "workerSpec")):
         if place.at("containers"):
-            yield ShapedPod(_of({"metadata": _metadata(whole.at("spec")), "spec": place}, place))
+            yield ShapedPod(mapping_of({"metadata": _metadata(whole.at("spec")), "spec": place}, place))
 
 
 def _llm_service(whole: Field) -> Iterator[ShapedPod]:
@@ -107,11 +85,11 @@ def _llm_service(whole: Field) -> Iterator[ShapedPod]:
         for name in ("template", "worker"):
             spec = place.at(name)
             if spec:
-                yield ShapedPod(_of({"metadata": _metadata(place), "spec": spec}, place), partial=True)
+                yield ShapedPod(mapping_of({"metadata": _metadata(place), "spec": spec}, place), partial=True)
 
 
 def _metadata(place: Field) -> Joined:
-    return _of({key: place.at(key) for key in ("labels", "annotations") if place.at(key)}, place)
+    return mapping_of({key: place.at(key) for key in ("labels", "annotations") if place.at(key)}, place)
 
 
 def _train_job(whole: Field) -> Iterator[ShapedPod]:
@@ -128,7 +106,7 @@ def _train_job(whole: Field) -> Iterator[ShapedPod]:
         for job in patch.at("trainingRuntimeSpec", "template", "spec", "replicatedJobs").each()
         if job.at("name").text == _NODES
     ]
-    container = _mapping(trainer, resources=trainer.at("resourcesPerNode"))
+    container = mapping_with(trainer, resources=trainer.at("resourcesPerNode"))
     more = {key: one.at(key) for one in patches for key in _OF_A_POD if one.at(key)}
     yield ShapedPod(_pod(trainer, _metadata(spec), [container], more), partial=True)
 
@@ -148,7 +126,7 @@ def _workflow(whole: Field) -> Iterator[ShapedPod]:
         more = {key: template.at(key) or usual.at(key) or spec.at(key) for key in _OF_A_POD}
         more["priorityClassName"] = more["priorityClassName"] or spec.at("podPriorityClassName")
         volumes = [one for place in (spec, usual, template) for one in place.at("volumes").each()]
-        more["volumes"] = _listed(template.at("volumes"), volumes)
+        more["volumes"] = list_of(template.at("volumes"), volumes)
         meta = template.at("metadata") or usual.at("metadata") or spec.at("podMetadata")
         patched = any(place.at("podSpecPatch") for place in (spec, usual, template))
         yield ShapedPod(_pod(template, meta or template.at("metadata"), listed, more), patched)
@@ -162,13 +140,13 @@ def _tekton(whole: Field) -> Iterator[ShapedPod]:
     runs = whole.at("kind").text in ("TaskRun", "PipelineRun")
     for task in (spec, spec.at("taskSpec"), *tasks):
         steps = [
-            _mapping(step, resources=step.at("computeResources") or step.at("resources"))
+            mapping_with(step, resources=step.at("computeResources") or step.at("resources"))
             for key in ("steps", "sidecars")
             for step in task.at(key).each()
         ]
         if steps:
             more = {key: set_by_run.at(key) for key in _OF_A_POD}
-            more["volumes"] = _listed(
+            more["volumes"] = list_of(
                 task.at("volumes"), [*task.at("volumes").each(), *set_by_run.at("volumes").each()]
             )
             meta = whole.at("metadata") if runs else task.at("metadata")
@@ -191,9 +169,9 @@ def _dynamo(whole: Field) -> Iterator[ShapedPod]:
         sides = {side: _named_in_full(asked.at(side)) for side in ("limits", "requests") if asked.at(side)}
         main = more.at("mainContainer")
         own = main if main else service
-        container = _mapping(
+        container = mapping_with(
             own,
-            resources=_of(sides, asked) if sides else main.at("resources"),
+            resources=mapping_of(sides, asked) if sides else main.at("resources"),
             env=main.at("env") or service.at("envs"),
             **{name: main.at(name) or service.at(name) for name in _PROBES},
         )
@@ -204,7 +182,9 @@ def _dynamo(whole: Field) -> Iterator[ShapedPod]:
 
 def _named_in_full(amounts: Field) -> Joined:
     gpu = amounts.at(_GPU_TYPE).text or GPU
-    return _of({gpu if key == _GPU_SHORT else key: one for key, one in amounts.entries() if key != _GPU_TYPE}, amounts)
+    return mapping_of(
+        {gpu if key == _GPU_SHORT else key: one for key, one in amounts.entries() if key != _GPU_TYPE}, amounts
+    )
 
 
 def _nim(whole: Field) -> Iterator[ShapedPod]:
@@ -220,9 +200,84 @@ def _nim_pipeline(whole: Field) -> Iterator[ShapedPod]:
 def _nim_pod(spec: Field) -> ShapedPod:
     """The image is a mapping, a probe is one field below, and the containers beside it are not Kubernetes' own."""
     own = {"image": Field(None, spec.at("image").path), **{name: spec.at(name, "probe") for name in _PROBES}}
-    container = _of({**dict(spec.entries()), **own}, spec)
+    container = mapping_of({**dict(spec.entries()), **own}, spec)
     more = {key: spec.at(key) for key in _OF_A_POD if key != "initContainers"}
     return ShapedPod(_pod(spec, _metadata(spec), [container], more), partial=True)
+
+
+def _role_group(whole: Field) -> Iterator[ShapedPod]:
+    """RoleBasedGroup, of both versions, and the sets of such groups: a role has a template, or names one of
+    `roleTemplates` and patches it."""
+    spec = whole.at("spec")
+    for group in (spec, spec.at("template"), spec.at("template", "spec"), spec.at("groupTemplate", "spec")):
+        shared = {one.at("name").text: one.at("template") for one in group.at("roleTemplates").each()}
+        for role in group.at("roles").each():
+            yield from _role(role, shared)
+
+
+def _role(role: Field, shared: Mapping[str, Field]) -> Iterator[ShapedPod]:
+    place = role.at("standalonePattern") or role.at("leaderWorkerPattern") or role
+    together = role.at("leaderWorkerPattern") or role.at("leaderWorkerSet")
+    named = place.at("templateRef")
+    base = place.at("template") or shared.get(named.at("name").text, Field(None))
+    pod = patched(base, named.at("patch") or role.at("templatePatch"))
+    sides = [together.at(new) or together.at(old) for new, old in _LEADER_AND_WORKER]
+    for one in [patched(pod, side) for side in sides] if any(side.at("spec") for side in sides) else [pod]:
+        if one:
+            yield ShapedPod(one, partial=not base, peers=together.at("size").whole or 1)
+    components = list((role.at("customComponentsPattern") or role).at("components").each())
+    size = sum(one.at("size").whole or 1 for one in components)
+    for component in components:
+        if component.at("template"):
+            yield ShapedPod(component.at("template"), peers=size)
+
+
+def _model_serving(whole: Field) -> Iterator[ShapedPod]:
+    """The scheduler of the object is that of its pods."""
+    spec = whole.at("spec")
+    for role in spec.at("template", "roles").each():
+        peers = 1 + (role.at("workerReplicas").whole or 0)
+        for pod in (role.at("entryTemplate"), role.at("workerTemplate")):
+            if pod and peers > (pod.name == "workerTemplate"):
+                named = pod.at("spec", "schedulerName") or spec.at("schedulerName")
+                yield ShapedPod(mapping_with(pod, spec=mapping_with(pod.at("spec"), schedulerName=named)), peers=peers)
+
+
+def _model_booster(whole: Field) -> Iterator[ShapedPod]:
+    """The arguments of a worker are a mapping."""
+    spec = whole.at("spec")
+    for backend in (spec.at("backend"), *spec.at("backends").each()):
+        for worker in backend.at("workers").each():
+            config = worker.at("config")
+            args = [Field(f"--{key}={one.value}", one.path) for key, one in config.entries()]
+            container = mapping_with(worker, env=backend.at("env"), args=list_of(config, args))
+            more = {key: worker.at(key) or backend.at(key) for key in _OF_A_POD}
+            pod = _pod(worker, Field(None, (*worker.path, "metadata")), [container], more)
+            yield ShapedPod(pod, partial=True, peers=worker.at("pods").whole or 1)
+
+
+def _pod_cliques(whole: Field) -> Iterator[ShapedPod]:
+    """Grove's: the cliques of a scaling group are one instance together."""
+    spec = whole.at("spec")
+    template = spec.at("template")
+    cliques = {one.at("name").text: one for one in template.at("cliques").each()}
+    groups = [
+        [one.text for one in group.at("cliqueNames").each()] for group in template.at("podCliqueScalingGroups").each()
+    ]
+    sizes = {
+        name: sum(cliques[one].at("spec", "replicas").whole or 1 for one in names if one in cliques)
+        for names in groups
+        for name in names
+    }
+    for clique in cliques.values():
+        own = clique.at("spec", "podSpec")
+        usual = template.at("priorityClassName")
+        pod = mapping_with(own, priorityClassName=own.at("priorityClassName") or usual)
+        if own:
+            parts = {"metadata": _metadata(clique), "spec": pod}
+            yield ShapedPod(mapping_of(parts, clique), peers=sizes.get(clique.at("name").text, 1))
+    if spec.at("podSpec"):
+        yield ShapedPod(mapping_of({"metadata": _metadata(whole.at("metadata")), "spec": spec.at("podSpec")}, spec))
 
 
 _SHAPES: dict[tuple[str, str], Callable[[Field], Iterator[ShapedPod]]] = {
@@ -237,6 +292,10 @@ _SHAPES: dict[tuple[str, str], Callable[[Field], Iterator[ShapedPod]]] = {
     ("nvidia.com", "DynamoComponentDeployment"): _dynamo,
     ("apps.nvidia.com", "NIMService"): _nim,
     ("apps.nvidia.com", "NIMPipeline"): _nim_pipeline,
+    **{("workloads.x-k8s.io", kind): _role_group for kind in ("RoleBasedGroup", "RoleBasedGroupSet")},
+    ("workload.serving.volcano.sh", "ModelServing"): _model_serving,
+    ("workload.serving.volcano.sh", "ModelBooster"): _model_booster,
+    **{("grove.io", kind): _pod_cliques for kind in ("PodCliqueSet", "PodClique")},
     **{
         (_ARGO, kind): _workflow for kind in ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
     },

@@ -138,6 +138,10 @@ _GPU_LIMIT = f"c.limits[{text(GPU)}]"
 _ON_CPUS = r"\bgloo\b|--device[= ]cpu"
 _RANKS = r"--nproc[-_]per[-_]node[= ][0-9]{1,4}\b"
 _PARALLEL = r"(--tensor[-_]parallel[-_]size|--tp[-_]size|--num-shard|(^|\s)-tp)[= ][0-9]{1,4}\b"
+_SHARING = (
+    "(variables.kind == 'leaderworkerset.x-k8s.io/LeaderWorkerSet' ? "
+    "object.spec.?leaderWorkerTemplate.?size.orValue(1) : 1)"
+)
 _SEVERAL_PODS = r"\bray\b|multi-node|--nnodes[= ]([^1]|1\w|$)|--node[-_]rank|--dist-init-addr|distributed-executor"
 
 
@@ -154,14 +158,14 @@ _HAVE_GPUS = each(
         f"{text(GPU)} in c.limits && {counted(_GPU_LIMIT)} > 0 && !{matches(words('c'), _ON_CPUS)}",
         " + ".join(
             finding(
-                f"{condition}{_started(pattern)} > {gpus('c')}",
+                f"{condition}{_started(pattern)} > {gpus('c')} * {pods}",
                 f"c.at + '.resources.limits[{GPU}]: the command starts '",
                 f"string({_started(pattern)})",
                 f"' {what}, and the container has ' + string({gpus('c')}) + ' GPUs'",
             )
-            for pattern, what, condition in (
-                (_RANKS, "processes", ""),
-                (_PARALLEL, "tensor-parallel ranks", f"!{matches(words('c'), _SEVERAL_PODS)} && "),
+            for pattern, what, condition, pods in (
+                (_RANKS, "processes", "", "1"),
+                (_PARALLEL, "tensor-parallel ranks", f"!{matches(words('c'), _SEVERAL_PODS)} && ", _SHARING),
             )
         ),
     ),

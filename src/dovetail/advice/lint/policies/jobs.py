@@ -8,6 +8,7 @@ from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.rule import Facts
 from dovetail.advice.lint.rules.gangs import KNOWN, MARKS
 from dovetail.advice.lint.rules.jobs import ENDING
+from dovetail.advice.lint.rules.lifecycle import LAUNCHED, SLEEP_COMMAND
 from dovetail.advice.spot_nodes import SPOT_NODES, SpotNodes
 
 _TRAINING = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
@@ -185,6 +186,10 @@ _RUNS = (
 )
 _NOTEBOOK = only(
     f"p.uses && variables.kind != 'kubeflow.org/Notebook' && !({_ENDED})",
+    f"(variables.kind in {texts(f'kubeflow.org/{kind}' for kind in LAUNCHED)} ? [] : p.computing.filter(c, "
+    + matches(words("c"), SLEEP_COMMAND)
+    + ").map(c, c.at + ': the container only waits: run the work as its command, or, in a Pod or "
+    "Job, end it with activeDeadlineSeconds')) + "
     f"p.computing.filter(c, {_RUNS} && !"
     + matches(words("c"), r"(shutdown_no_activity_timeout|cull_idle_timeout)[= ]([^0]|0\w|$)")
     + " && !c.c.?env.orValue([]).exists(e, e.?name.orValue('') in ['JUPYTERHUB_API_TOKEN', "

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, runs_framework, text
+from dovetail.advice.lint.cel import Cel, each, finding, gpus, is_whole, matches, only, runs_framework, text, words
 from dovetail.advice.lint.rules.lifecycle import TRAINING
-from dovetail.advice.lint.served import SERVER_IMAGE
+from dovetail.advice.lint.served import SERVER_COMMAND, SERVER_IMAGE
 from dovetail.core.model import GPU
 
 _ANNOTATIONS = "p.meta.?annotations.orValue({})"
@@ -113,6 +113,7 @@ def _allowed(probe: str) -> str:
     return f"({_number(probe, 'initialDelaySeconds', 0)} + {_silence(probe)})"
 
 
+_OF_A_SERVER = matches("c.c.?image.orValue('')", _IMAGE)
 _KILLED = f"({_TRAINING}) && has(c.c.livenessProbe) && {_silence('c.c.livenessProbe')} < {_STEP_SECONDS}"
 _PROBES = only(
     "p.uses",
@@ -128,8 +129,9 @@ _PROBES = only(
         )
         + " + "
         + only(
-            f"!({_KILLED}) && " + matches("c.c.?image.orValue('')", _IMAGE),
+            f"!({_KILLED})",
             "[c.c.?startupProbe, c.c.?livenessProbe].filter(o, o.hasValue()).map(o, o.value()).filter(o, "
+            f"({_OF_A_SERVER} || !has(o.exec) && {matches(words('c'), SERVER_COMMAND.pattern)}) && "
             f"(!has(c.c.startupProbe) || o == c.c.startupProbe) && {_allowed('o')} <= {_DEFAULT_SECONDS})"
             f".map(o, c.at + ': the server has ' + string({_allowed('o')}) + ' s to load its model: add a startupProbe "
             "with a high failureThreshold')",
@@ -165,7 +167,7 @@ _SHORT = finding(
 POLICIES = {
     "G17": Cel(_NOT_GUARANTEED, omits="the policies of the nodes' kubelets: only pods that ask for such CPUs"),
     "G18": Cel(_PART_OF_A_CPU, omits="the policies of the nodes' kubelets: only pods that ask for such CPUs"),
-    "G20": Cel(_SHARED_MEMORY),
+    "G20": Cel(_SHARED_MEMORY, omits="a volume that the pod does not have"),
     "G36": Cel(_PROBES, omits="dovetail.dev/startup-time, and the size of the served model"),
     "G41": Cel(
         only("p.uses", f"({_HOOKS} + {_SHORT})"),

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies about privileges, visible GPUs, users, owners, images, and names of Dovetail."""
+"""Policies about privileges, visible GPUs, variables, users, owners, images, and names of Dovetail."""
 
 from __future__ import annotations
 
 from dovetail.advice.lint.cel import Cel, asked, counted, each, env, finding, gpus, matches, only, text, texts
 from dovetail.advice.lint.rules.images import LARGE, MOVING
 from dovetail.advice.lint.rules.security import OWNER_WORDS
+from dovetail.advice.lint.rules.variables import SHELL_NAME
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.translate.annotations import PREFIX, TABLE, WRITTEN_BY_US
 
@@ -68,6 +69,23 @@ _VISIBLE = only(
                     "container: remove it'",
                 )
                 + ")",
+            ),
+        ),
+    ),
+)
+
+_OF_A_SHELL = only(
+    "p.uses && !p.all.exists(c, c.c.?image.orValue('').contains('$'))",
+    each(
+        "p.all",
+        "c",
+        env(
+            "c",
+            "e",
+            finding(
+                matches(_VALUE, SHELL_NAME),
+                f"c.at + '.env[' + {_NAME} + ']: Kubernetes leaves ' + {_VALUE} + ' as it is: write $(NAME) for a "
+                "variable that the container sets before, or valueFrom'",
             ),
         ),
     ),
@@ -173,4 +191,5 @@ POLICIES = {
         omits="values that cannot be read, domains that resemble dovetail.dev, and the queues: only keys",
     ),
     "G47": Cel(_CLAIMS, omits="the names of device classes"),
+    "G53": Cel(_OF_A_SHELL),
 }

@@ -27,6 +27,7 @@ from dovetail.advice.lint.rules import (
     security,
     starts,
     taints,
+    variables,
     volumes,
 )
 
@@ -53,6 +54,7 @@ _MODULES = (
     security,
     starts,
     taints,
+    variables,
     volumes,
 )
 RULES: tuple[Rule, ...] = tuple(sorted(chain.from_iterable(one.RULES for one in _MODULES), key=lambda rule: rule.id))

@@ -78,7 +78,8 @@ def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                     )  # fmt: skip
                     yield RuleMatch(asked, f"{name}: {asked.value} is not a whole number of GPUs: {advice}")
                 elif value == 0 and side == "limits":
-                    yield RuleMatch(asked, f"{name}: 0 requests no GPU: write how many, or remove the resource")
+                    message = f"{name}: 0 requests no GPU: write how many, or remove the resource"
+                    yield RuleMatch(asked, message, guess=True)
 
 
 def _unknown_name(pod: Template, facts: Facts) -> Iterator[RuleMatch]:

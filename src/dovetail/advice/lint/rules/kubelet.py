@@ -31,6 +31,10 @@ _VOLCANO_NUMA = "volcano.sh/numa-topology-policy"
 _CPU_MANAGER = "cpumanager"
 _CRIO_SHM = "io.kubernetes.cri-o.ShmSize"
 _SHM = "/dev/shm"
+_NO_VOLUME = (
+    "The API server refuses the pods, unless a webhook adds the volume: `spec.containers[0].volumeMounts[0].name: Not "
+    "found`."
+)
 _SHM_VOLUME = "dshm"
 _POOLS = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name")
 _CARDS = "nvidia.com/gpu.count"
@@ -184,8 +188,14 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         volume = next(
             (v for v in pod.spec.at("volumes").each() if v.at("name").text == mounted[0].at("name").text), None
         )
-        if volume is not None and _path(mounted[0]) == _SHM and volume.at("emptyDir"):
-            yield from _volume(pod, container, volume.at("emptyDir"))
+        if _path(mounted[0]) != _SHM:
+            continue
+        if volume is not None:
+            yield from _volume(pod, container, volume.at("emptyDir")) if volume.at("emptyDir") else ()
+        elif container.at("image") and not pod.partial and not pod.whole.at("spec", "volumeClaimTemplates"):
+            name = mounted[0].at("name")
+            message = f"the pod has no volume {name.text}: add a memory volume of this name, or remove the mount"
+            yield RuleMatch(name, message, guess=True, effect=_NO_VOLUME)
 
 
 def _path(mount: Field) -> str:
@@ -329,7 +339,7 @@ RULES = (
     Rule(
         id="G20",
         level=Severity.WARNING,
-        title="Shared memory is too small, on disk, or unlimited",
+        title="Shared memory is too small, on disk, unlimited, or a volume that is missing",
         effect=(
             "The default of the container runtime is 64 MiB: NCCL fails with `Error while creating shared memory "
             "segment`, a DataLoader of PyTorch with `Bus error`. Unlimited files there use the memory of the node."

@@ -14,7 +14,7 @@ from functools import lru_cache
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
-from dovetail.advice.lint.served import SERVER_IMAGE, served
+from dovetail.advice.lint.served import SERVER_COMMAND, SERVER_IMAGE, served
 from dovetail.kube.translate.annotations import duration_ms
 
 TRAINING = {
@@ -32,6 +32,14 @@ _LOADED_BYTES_S = 10**9
 drives faster; compilation and the capture of CUDA graphs come on top."""
 _NOTEBOOK_COMMAND = re.compile(r"\bjupyter[ -](lab|notebook|server)\b|\bstart-notebook\.(sh|py)\b|\bcode-server\b")
 _NOTEBOOK_IMAGE = re.compile(r"[^@]*\b(jupyter|jupyterlab)\b.*")
+SLEEP_COMMAND = (
+    r"^(\S*sh (-\w+ )*)?[\"']?(exec )?((/bin/)?sleep (inf|infinity|[0-9]{5,}|[0-9]+[hd])|tail -f /dev/null|"
+    r"while (true|:|\[ 1 \]); do sleep [0-9]+[smhd]?; done);?[\"']?\s*$"
+)
+"""A pattern of whole commands that wait for hours or for good, in the common part of Python's and RE2's syntax."""
+_SLEEPS = re.compile(SLEEP_COMMAND)
+LAUNCHED = ("MPIJob",)
+"""Kinds whose workers wait for commands of a launcher."""
 _CONTROLLER = re.compile(r".*/notebook-controller")
 _ENDS_WHEN_IDLE = re.compile(r"(shutdown_no_activity_timeout|cull_idle_timeout)[= ](?!0\b)")
 _HUB_VARIABLES = ("JUPYTERHUB_API_TOKEN", "JUPYTERHUB_SERVICE_PREFIX")
@@ -61,7 +69,7 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         if starts_ms and allowed * 1000 < starts_ms:
             message = f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe fails after {allowed} s"
             yield RuleMatch(probe, f"{message}: add a startupProbe with enough time, or raise its failureThreshold")
-        elif allowed <= _DEFAULT_PROBE_SECONDS and SERVER_IMAGE.fullmatch(_image_name(container)):
+        elif allowed <= _DEFAULT_PROBE_SECONDS and _serves(container, probe):
             message = f"the server has {allowed} s to load its model: add a startupProbe with a high failureThreshold"
             yield RuleMatch(probe, message)
         elif (model := served(pod, container)) and allowed * _LOADED_BYTES_S < model.weight_bytes:
@@ -70,6 +78,13 @@ def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                 f"{model.weight_bytes // _LOADED_BYTES_S} s at 1 GB/s: add a startupProbe with a high failureThreshold"
             )
             yield RuleMatch(probe, message)
+
+
+def _serves(container: Field, probe: Field) -> bool:
+    """Whether the container is a server of models that does not answer the probe before it has loaded its model. In an
+    image of another name a command may be the probe that answers before."""
+    named = SERVER_IMAGE.fullmatch(_image_name(container)) is not None
+    return named or (not probe.at("exec") and SERVER_COMMAND.search(words_of(container)) is not None)
 
 
 def _silence_seconds(probe: Field) -> int:
@@ -99,7 +114,7 @@ def _duration_ms(pod: Template, name: str) -> int:
     return 0
 
 
-def _idle_notebook(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
+def _idle(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     if whole.at("metadata", "ownerReferences"):
         return
     for pod in templates_of(whole):
@@ -112,6 +127,13 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
             words = words_of(container)
             names = {name for name, _ in pod.env(container)}
             runs = _NOTEBOOK_COMMAND.search(words) if words else _NOTEBOOK_IMAGE.fullmatch(container.at("image").text)
+            if _SLEEPS.search(words) and not kubeflow and pod.group_kind[1] not in LAUNCHED:
+                message = (
+                    "the container only waits: run the work as its command, or, in a Pod or Job, end it with "
+                    "activeDeadlineSeconds"
+                )
+                yield RuleMatch(container.at("command") or container.at("args"), message)
+                break
             if not (kubeflow or runs) or not names.isdisjoint(_HUB_VARIABLES) or _ENDS_WHEN_IDLE.search(words):
                 continue
             if any(_CONFIGURED.fullmatch(mount.at("mountPath").text) for mount in container.at("volumeMounts").each()):
@@ -254,17 +276,17 @@ RULES = (
     Rule(
         id="G40",
         level=Severity.WARNING,
-        title="Nothing ends an idle notebook with GPUs",
+        title="Nothing ends an idle notebook, or a pod that only waits, with GPUs",
         effect=(
-            "It keeps its GPUs over nights and weekends; Jupyter and Kubeflow stop idle notebooks only if they are "
-            "configured to."
+            "It keeps its GPUs over nights and weekends: Jupyter and Kubeflow stop idle notebooks only if they are "
+            "configured to, and a pod whose command is `sleep` works only while somebody is in it."
         ),
         bad=_pod("notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20", _LAB.format("")),
         good=_pod(
             "notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20",
             _LAB.format(", --ServerApp.shutdown_no_activity_timeout=7200"),
         ),
-        whole=_idle_notebook,
+        whole=_idle,
         source=(
             "https://jupyter-server.readthedocs.io: ServerApp.shutdown_no_activity_timeout; "
             "https://github.com/kubeflow/notebooks: ENABLE_CULLING of the notebook controller"

@@ -2,8 +2,9 @@
 """The rule about processes of one container against its GPUs.
 
 The numbers are read where the command has them as numbers: torchrun's `--nproc-per-node`, and the tensor-parallel size
-of vLLM, SGLang and TGI. A launcher that reaches other pods (Ray, several nodes) may use their GPUs: then nothing is
-known. A container without whole GPUs is not checked: its GPUs come from a claim, or it runs on CPUs.
+of vLLM, SGLang and TGI. The pods of a LeaderWorkerSet, and of other groups with a leader, share the ranks. A launcher
+that reaches other pods (Ray, several nodes) may use their GPUs, too: then nothing is known. A container without whole
+GPUs is not checked: its GPUs come from a claim, or it runs on CPUs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dovetail.advice.lint.peers import divides_ranks
+from dovetail.advice.lint.peers import sharing_ranks
 from dovetail.advice.lint.pods import Template, count, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SEVERAL_PODS
@@ -31,12 +32,14 @@ def _more_ranks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             continue
         for pattern, what in ((_PROCESSES, "processes"), (_TENSOR_PARALLEL, "tensor-parallel ranks")):
             found = pattern.search(words)
-            several = pattern is _TENSOR_PARALLEL and (SEVERAL_PODS.search(words) or divides_ranks(pod))
-            if found is None or several:
+            several = pattern is _TENSOR_PARALLEL and SEVERAL_PODS.search(words)
+            pods = sharing_ranks(pod) if pattern is _TENSOR_PARALLEL else 1
+            if found is None or several or int(found[1]) <= gpus * pods:
                 continue
-            if int(found[1]) > gpus:
-                message = f"`{found[0]}` starts {found[1]} {what}, and the container has {gpus} GPUs: write {found[1]}"
-                yield RuleMatch(field, message)
+            have = (
+                f"the container has {gpus} GPUs: write {found[1]}" if pods == 1 else f"{pods} pods have {gpus * pods}"
+            )
+            yield RuleMatch(field, f"`{found[0]}` starts {found[1]} {what}, and {have}")
 
 
 _POD = """\
