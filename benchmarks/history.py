@@ -165,10 +165,9 @@ def write(path: Path, options: argparse.Namespace) -> dict[str, float]:
         for start_ms in range(START_MS + sampled_ms, START_MS + options.days * 24 * HOUR_MS, HOUR_MS):
             batch, held = progress.until(start_ms + HOUR_MS)
             store.write(replace(batch, use=used(held, start_ms, HOUR_MS)))
-    return {
-        "ingest_core_percent": 100 * cpu_s / batches / options.apart,
-        "longest_batch_s": longest_s,
-        "grown_mib": ingest_mib,
+    ingest = {"ingest_core_percent": 100 * cpu_s / batches / options.apart, "longest_batch_s": longest_s,
+              "grown_mib": ingest_mib} if batches else {}  # fmt: skip
+    return ingest | {
         "file_mib": path.stat().st_size / 2**20,
         "holds": len(found.holds),
         "pods": len(found.pods),
