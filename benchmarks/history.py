@@ -208,7 +208,9 @@ class Records(SqliteReader):
         return iter(())
 
 
-def answer(path: Path, reader: type[SqliteReader], book: PriceBook | None, by: str) -> CostAnswer | Utilization:
+def answer(
+    path: Path, reader: type[SqliteReader], book: PriceBook | None, by: str = "team"
+) -> CostAnswer | Utilization:
     """Of all that is known: costs, or without prices how the GPUs were used."""
     grouping = Grouping(by)
     with closing(reader(path)) as opened:
