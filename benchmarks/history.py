@@ -17,8 +17,8 @@ A process of its own writes the file, another one adds up its days, and others r
 - sums: the sums of days are made, step by step as the collector makes them. `sums_longest_step_s` is for how long a
   batch can have to wait for that.
 - cost, report: what `dovetail cost --by team` and `report` compute of all that is known, each in `--runs` processes of
-  its own: wall-clock time without the start of Python, and the peak of memory. With `--records` also `records_cost`,
-  the same without sums.
+  its own: wall-clock time without the start of Python, and the peak of memory; `_by_job` the same by job, of which
+  there are as many as pods here. With `--records` also `records_cost`, by team without sums.
 
 Medians are shown.
 """
@@ -53,6 +53,7 @@ from dovetail.history.day_sums import DaySums
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
+from dovetail.historyserver.questions import MOST_ROWS
 
 GPUS = 8
 TEAMS = 40
@@ -165,10 +166,9 @@ def write(path: Path, options: argparse.Namespace) -> dict[str, float]:
         for start_ms in range(START_MS + sampled_ms, START_MS + options.days * 24 * HOUR_MS, HOUR_MS):
             batch, held = progress.until(start_ms + HOUR_MS)
             store.write(replace(batch, use=used(held, start_ms, HOUR_MS)))
-    return {
-        "ingest_core_percent": 100 * cpu_s / batches / options.apart,
-        "longest_batch_s": longest_s,
-        "grown_mib": ingest_mib,
+    ingest = {"ingest_core_percent": 100 * cpu_s / batches / options.apart, "longest_batch_s": longest_s,
+              "grown_mib": ingest_mib} if batches else {}  # fmt: skip
+    return ingest | {
         "file_mib": path.stat().st_size / 2**20,
         "holds": len(found.holds),
         "pods": len(found.pods),
@@ -208,26 +208,31 @@ class Records(SqliteReader):
         return iter(())
 
 
-def answer(path: Path, reader: type[SqliteReader], book: PriceBook | None) -> CostAnswer | Utilization:
-    """By team of all that is known: costs, or without prices how the GPUs were used."""
+def answer(
+    path: Path, reader: type[SqliteReader], book: PriceBook | None, by: str = "team"
+) -> CostAnswer | Utilization:
+    """Of all that is known: costs, or without prices how the GPUs were used."""
+    grouping = Grouping(by)
     with closing(reader(path)) as opened:
-        times = gpu_times(opened, opened.known(), book, by="team")
+        times = gpu_times(opened, opened.known(), book, by=by, pods=grouping.of_pod_days)
     if book is None:
-        return utilization(times, Grouping("team"))
-    return costs(times, Grouping("team"), "separate", book.currency)
+        return utilization(times, grouping, MOST_ROWS)
+    return costs(times, grouping, "separate", book.currency, MOST_ROWS)
 
 
-ANSWERS: dict[str, tuple[type[SqliteReader], tuple[PriceRule, ...]]] = {
-    "cost": (SqliteReader, PRICES),
-    "report": (SqliteReader, ()),
-    "records_cost": (Records, PRICES),
+ANSWERS: dict[str, tuple[type[SqliteReader], tuple[PriceRule, ...], str]] = {
+    "cost": (SqliteReader, PRICES, "team"),
+    "report": (SqliteReader, (), "team"),
+    "cost_by_job": (SqliteReader, PRICES, "job"),
+    "report_by_job": (SqliteReader, (), "job"),
+    "records_cost": (Records, PRICES, "team"),
 }
 
 
 def timed(path: Path, name: str) -> dict[str, float]:
-    reader, prices = ANSWERS[name]
+    reader, prices, by = ANSWERS[name]
     began_s, cpu_s = time.monotonic(), time.process_time()
-    found = answer(path, reader, PriceBook([prices]) if prices else None)
+    found = answer(path, reader, PriceBook([prices]) if prices else None, by)
     return {
         f"{name}_s": time.monotonic() - began_s,
         f"{name}_cpu_s": time.process_time() - cpu_s,

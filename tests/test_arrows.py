@@ -78,6 +78,7 @@ KUBE_FOR_CLI = {
         "namespaces",
         "objects.history",
         "objects.views",
+        "queue_budgets",
         "queue_changes",
     ),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus", "reading.prometheus_api"),

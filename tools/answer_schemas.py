@@ -38,6 +38,7 @@ from dovetail.cost.costs import CostAnswer
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.utilization import Utilization
 from dovetail.jobs.life import JobLife
+from dovetail.kube.queue_budgets import QueueBudgetUses
 from dovetail.operator.coexistence.survey import InstallPlan
 from dovetail.operator.installation.removal import Removal
 from dovetail.recording.decided import DecidedRun
@@ -109,6 +110,7 @@ KINDS: dict[str, AnswerKind] = {
     "MigrationStep": AnswerKind(PlanStep, "migrate --plan", EACH),
     "NodeHealth": AnswerKind(NodeHealthView, "nodes", EACH),
     "NodeTopology": AnswerKind(NodeInside, "topology NODE"),
+    "QueueBudgets": AnswerKind(QueueBudgetUses, "queue budgets"),
     "QueueDrainPlan": AnswerKind(QueueDrainPlan, "queue drain"),
     "QueueExplanation": AnswerKind(WhyQueue, "why"),
     "QueueReport": AnswerKind(QueueReport, "simulate", SEVERAL),

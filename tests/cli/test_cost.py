@@ -90,6 +90,17 @@ def test_the_table_names_period_prices_and_what_it_rests_on(store: Path) -> None
     assert lone.split()[1] == "-", "what has no price does not cost 0"
 
 
+def test_with_a_limit_the_other_groups_are_one_row_and_the_total_is_the_same(store: Path) -> None:
+    whole, limited = (json.loads(text(store, "--by", "user", *limit, "-o", "json")) for limit in ((), ("--limit", "1")))
+    assert [row["name"] for row in limited["rows"]] == ["ada", "(others)", "(unallocated)", "(unhealthy)"]
+    assert (limited["total"], limited["others"], whole["others"]) == (whole["total"], 3, 0)
+    for command in ("cost", "report"):
+        shown = text(store, "--by", "user", "--limit", "1", command=command)
+        assert "(others) has the sums of 3 smaller groups: a larger --limit shows them." in shown
+        assert "(others)" not in text(store, "--by", "queue", "--limit", "1", command=command)
+    assert "is not in the range" in run(store, "--limit", "0").output
+
+
 def test_rounding_makes_no_price(tmp_path: Path) -> None:
     path, ends = tmp_path / "history.db", [START + number * 7_333_777 for number in range(12)]
     pods = [PodRecord(f"u{n}", "ns", f"p{n}", "", queue=f"q{n}", bound_ms=ends[n]) for n in range(11)]

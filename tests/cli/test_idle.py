@@ -226,6 +226,8 @@ def test_what_the_policy_of_the_cluster_will_do(
 
     monkeypatch.setattr(HistorySource, "_ask", collected)
     assert "No idle policy is installed" in cluster.run("idle").output
+    none = cluster.run("idle", "--least", "90d").output
+    assert "no pod that is measured" in none and "policy" not in none, "there is nothing for it to do"
     stack = {"idle": {"enabled": True, "exemptNamespaces": ["serving"]}}
     reports = {"observedTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "idlePods": []}
     spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "none"}]}

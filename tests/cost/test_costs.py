@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dovetail.cost.calendar import days, zone_of
 from dovetail.cost.cells import GpuTimes, gpu_times
 from dovetail.cost.costs import NUMBERS, CostAnswer, costs
-from dovetail.cost.grouping import AMOUNTS, HELD_BY, PLACED_BY, Grouping, Sums, grouped, team_of, totals
+from dovetail.cost.group_sums import Sums, group_sums
+from dovetail.cost.grouping import HELD_BY, Grouping, team_of
 from dovetail.cost.idle_rules import IDLE_RULES, IdleRule, shared
 from dovetail.cost.rounding import HOUR
 from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour
@@ -52,7 +53,7 @@ def test_each_moment_costs_what_its_gpu_costs_then(reader: MemoryReader, period:
 def test_allocated_unallocated_and_unhealthy_are_the_bill_for_each_grouping_and_rule(
     reader: MemoryReader, period: Period, grouping: Grouping, rule: IdleRule
 ) -> None:
-    rows = shared(grouped(times_of(reader, period, grouping.by), grouping), rule)
+    rows = shared(group_sums(times_of(reader, period, grouping.by), grouping).rows, rule)
     owed = sum(row.allocated + row.nobodys * (rule == "separate" or row.kind != "group" or not grouping.of_holders)
                + row.shared for row in rows)  # fmt: skip
     assert owed == bill(reader, period) * HOUR
@@ -78,7 +79,7 @@ def test_what_is_shown_adds_up(reader: MemoryReader, period: Period, grouping: G
 @given(histories(), st.lists(st.integers(0, END), min_size=3, max_size=3).map(sorted), st.sampled_from(GROUPINGS))
 def test_two_periods_cost_what_both_together_cost(reader: MemoryReader, at: list[int], grouping: Grouping) -> None:
     def sums(start_ms: int, end_ms: int) -> Counter[tuple[str, str, str]]:
-        rows = grouped(times_of(reader, Period(start_ms, end_ms), grouping.by), grouping)
+        rows = group_sums(times_of(reader, Period(start_ms, end_ms), grouping.by), grouping).rows
         names = ("allocated", "allocated_time", "unallocated", "unhealthy", "start_up", "unpriced_time")
         return Counter({(row.kind, row.name, name): getattr(row, name) for row in rows for name in names})
 
@@ -204,10 +205,3 @@ def test_teams_are_queues_at_a_level() -> None:
     assert [team_of("vision", parents, level) for level in (1, 2, 3, 4)] == ["company", "research", "vision", "vision"]
     assert team_of("audio", parents, 2) == "audio" and team_of("", parents, 1) == ""
     assert team_of("a", parents, 1) in "ab"
-
-
-def test_totals_are_those_of_all_rows() -> None:
-    rows = grouped(times_of(ONE, ONE.until), Grouping("queue"))
-    total = totals(rows)
-    assert all(getattr(total, name) == sum(getattr(row, name) for row in rows) for name in AMOUNTS)
-    assert set(PLACED_BY) == {"node", "model", "gpu", "day"}

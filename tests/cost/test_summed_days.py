@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from dovetail.cost.calendar import days, zone_of
 from dovetail.cost.cells import gpu_times
 from dovetail.cost.costs import CostAnswer, costs
-from dovetail.cost.grouping import AMOUNTS, HELD_BY, PLACED_BY, Grouping, grouped
+from dovetail.cost.group_sums import Sums, group_sums
+from dovetail.cost.grouping import HELD_BY, PLACED_BY, Grouping
 from dovetail.cost.price_rules import PriceBook, PriceRule
 from dovetail.cost.utilization import Utilization, utilization
 from dovetail.history.day_sums import DaySums
@@ -39,6 +40,7 @@ CHANGES = {
     "in a day": [PriceRule(9_999_998, "USD", "2026-01-02", "a bill", model="h100", from_ms=DAY_MS + 6 * HOUR_MS)],
     "of a node": [PriceRule(7_000_001, "USD", "2026-01-02", "a bill", node="n2")],
 }
+AMOUNTS = Sums.__struct_fields__[Sums.__struct_fields__.index("allocated_time") :]
 PERIODS = st.sampled_from([(0, 3 * 24), (0, 74), (5, 60), (24, 48), (23, 50), (30, 40)]).map(
     lambda hours: Period(hours[0] * HOUR_MS + 1 * (hours[0] == 5), hours[1] * HOUR_MS)
 )
@@ -93,7 +95,7 @@ def test_a_period_has_exactly_what_its_days_have(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[HistoryBatch, int]], change: str, by: str
 ) -> None:
     def sums(start_ms: int, end_ms: int) -> Counter[tuple[str, str, str]]:
-        rows = grouped(gpu_times(store, Period(start_ms, end_ms), book(change), by=by), Grouping(by))
+        rows = group_sums(gpu_times(store, Period(start_ms, end_ms), book(change), by=by), Grouping(by)).rows
         return Counter({(row.kind, row.name, name): getattr(row, name) for row in rows for name in AMOUNTS})
 
     with closing(SqliteStore(tmp_path_factory.mktemp("file") / "history.db")) as store:

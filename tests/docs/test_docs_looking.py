@@ -16,6 +16,7 @@ from dovetail.cli.output import API_VERSION
 from dovetail.cli.stranded_prices import PricedShape
 from dovetail.core.reasons import Expected
 from dovetail.jobs.life import JobLife, LifeStep
+from dovetail.kube.queue_budgets import QueueBudgetUse, QueueBudgetUses
 from dovetail.views.defrag import Defrag, MoveStepView, PodMove
 from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
@@ -52,6 +53,8 @@ def rows(command: str, head: str) -> dict[str, Row]:
         ("priority", "field", RankView),
         ("queue", "field", QueuePosition),
         ("queue", "field of `jobs`", WaitingWorkload),
+        ("queue budgets", "field", QueueBudgetUses),
+        ("queue budgets", "field of `budgets`", QueueBudgetUse),
         ("queue drain", "field", QueueDrainPlan),
         ("share", "field", QueueShare),
         ("whatif", "field", PricedWhatIf),

@@ -56,7 +56,7 @@ def command(
             times, _, _ = times_of(reader, use, book, daily=True)
             write_focus(times, billing_account, book.currency)
         return
-    question = CostQuestion(use.by, use.period, use.time_zone, use.level, use.parents, idle)
+    question = CostQuestion(use.by, use.period, use.time_zone, use.level, use.parents, use.limit, idle)
     answer = source.answer(question, CostAnswer, lambda reader: costs_of(reader, question, book_of(prices), source.own))
     if form.whole:
         write_answer(form, "Cost", answer)

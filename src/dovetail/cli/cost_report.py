@@ -20,6 +20,7 @@ from dovetail.cli.output import count, foreign, printable, span
 from dovetail.cost.cells import GpuTimes
 from dovetail.cost.costs import PPM, CostAnswer, Coverage
 from dovetail.cost.focus import COLUMNS, focus
+from dovetail.cost.group_sums import OTHERS
 from dovetail.cost.grouping import PLACED_BY
 from dovetail.cost.rounding import decimal, nearest
 from dovetail.cost.utilization import Utilization
@@ -56,7 +57,7 @@ def show(answer: CostAnswer, form: ListForm, zone: tzinfo, zone_name: str, conso
             f"No price: {_hours(one.gpu_s)} GPU-hours of {foreign(what) or 'GPUs of an unknown model'} on "
             f"{count(one.nodes, 'node')}, which are in no sum: {foreign(one.why)}. To do: {foreign(one.fix)}."
         )
-    for sentence in _rests_on(asked, answer.coverage, zone, zone_name):
+    for sentence in (*_others(answer), *_rests_on(asked, answer.coverage, zone, zone_name)):
         console.print(sentence)
 
 
@@ -72,7 +73,7 @@ def show_use(answer: Utilization, form: ListForm, zone: tzinfo, zone_name: str, 
         return
     known = Period(answer.start_ms, answer.end_ms)
     console.print(f"{covered(known, zone, zone_name)}, in GPU-hours.")
-    for sentence in _rests_on(asked, answer.coverage, zone, zone_name):
+    for sentence in (*_others(answer), *_rests_on(asked, answer.coverage, zone, zone_name)):
         console.print(sentence)
 
 
@@ -95,6 +96,11 @@ def _nothing(asked: Period, found: Coverage, zone: tzinfo, name: str) -> str:
     if asked.start_ms < found.known_end_ms and asked.end_ms > found.known_start_ms:
         return f"There was no GPU from {covered(asked, zone, name)}."
     return f"Nothing is known of {covered(asked, zone, name)}: the history is of {known}."
+
+
+def _others(answer: CostAnswer | Utilization) -> Iterator[str]:
+    if answer.others:
+        yield f"{OTHERS} has the sums of {count(answer.others, 'smaller group')}: a larger --limit shows them."
 
 
 def _rests_on(asked: Period, found: Coverage, zone: tzinfo, name: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.names import complete_namespaces
-from dovetail.historyserver.questions import BY, LABEL
+from dovetail.historyserver.questions import BY, LABEL, MOST_ROWS
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -31,13 +31,14 @@ class HistoryQuestion(Struct, frozen=True):
     time_zone: str
     level: int
     queues: tuple[str, ...]
+    limit: int
 
     @property
     def use(self) -> UseQuestion:
         """The question as it is asked. Raises ClickException."""
         from dovetail.historyserver.questions import UseQuestion
 
-        return UseQuestion(self.by, self.period, self.time_zone, self.level, parents(self.queues))
+        return UseQuestion(self.by, self.period, self.time_zone, self.level, parents(self.queues), self.limit)
 
     @property
     def zone(self) -> tzinfo:
@@ -59,15 +60,14 @@ def asked_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options; the command gets an `asked` in their place."""
 
     @wraps(command)
-    def formed(
-        source: HistorySource, namespace: str, by: str, period: str, time_zone: str, level: int,
-        queues: tuple[str, ...], **rest: Any,
-    ) -> None:  # fmt: skip
-        if level != 1 and by != "team":
+    def formed(source: HistorySource, namespace: str, **options: Any) -> None:
+        fields = {name: options.pop(name) for name in HistoryQuestion.__struct_fields__[1:]}
+        asked = HistoryQuestion(replace(source, own=namespace), **fields)
+        if asked.level != 1 and asked.by != "team":
             raise click.UsageError("--level is of the tree of queues: it goes with --by team")
-        if level != 1 and not queues:
+        if asked.level != 1 and not asked.queues:
             raise click.UsageError("--level needs --queues: the history has no tree of queues")
-        command(asked=HistoryQuestion(replace(source, own=namespace), by, period, time_zone, level, queues), **rest)
+        command(asked=asked, **options)
 
     found: Callable[..., None] = source_options(formed)
     for option in reversed(_OPTIONS):
@@ -114,6 +114,11 @@ _OPTIONS = (
     click.option(
         "--queues", metavar="FILE|FOLDER", multiple=True,
         help="Manifests that have the Queues, and so their parents. Without them each queue is a team.",
+    ),
+    click.option(
+        "--limit", metavar="NUMBER", type=click.IntRange(min=1), default=MOST_ROWS, show_default=True,
+        help="Show so many groups, the largest; all others are one row. By day and by queue all are shown. A "
+        f"collector shows at most {MOST_ROWS}.",
     ),
 )  # fmt: skip
 

@@ -41,7 +41,7 @@ def notes(answer: IdleList, not_known: str, console: Console) -> None:
         console.print(f"The use of {pods} is not measured: {names}.")
     if not_known and answer.pods:
         console.print(f"What the idle policy will do is not known: {not_known}")
-    elif answer.policy == "off":
+    elif answer.policy == "off" and answer.pods:
         console.print(
             "No idle policy is installed: nothing becomes of these pods by itself (spec.idle of the GPUStack)."
         )

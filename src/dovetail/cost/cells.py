@@ -9,7 +9,8 @@ Rules
 - Whole UTC days come from the sums that the store keeps, where it has them, for groupings by one of `SUMMED_BY` without
   segments, and if no price begins in the middle of the day and none names a node. All else comes from the records.
   The answers are equal.
-- For other groupings, but by GPU, they come from the sums by pod and node: `PodGrouping` has the groups.
+- For other groupings, but by GPU, they come from the sums by pod and node: `PodGrouping` has the groups. As there can
+  be as many as pods they are in columns, of which cells are made where they are needed (`group_sums`).
 - Only what is known counts: the period ends where the history does.
 """
 
@@ -22,19 +23,18 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from dovetail.cost.bill import BillLine, bill
-from dovetail.cost.pod_groups import PodGrouping, PodGroups
+from dovetail.cost.pod_groups import GroupColumns, PodGrouping, PodGroups
 from dovetail.cost.price_rules import PriceBook, Priced, PriceRule
-from dovetail.history.day_sums import DaySums, HeldSum, Place, PodOwner
+from dovetail.history.day_sums import DaySums, HeldSum, PodOwner
 from dovetail.history.gpu_use import NEVER_MS, UseOfPods, day_parts
 from dovetail.history.ledger import GpuTime, State, Unknown, divide
-from dovetail.history.pod_days import PodDay
 from dovetail.history.records import Gap, GpuHold, GpuSpan, Period, PodRecord
 from dovetail.history.store import HistoryReader
 
 SUMMED_BY = ("team", "queue", "namespace", "user", "model")
 """The groupings that sums of days have all of."""
 _R = TypeVar("_R", GpuSpan, GpuHold)
-_Key: TypeAlias = "tuple[State, str, PodOwner | None, str]"
+_Key: TypeAlias = "tuple[State, str, PodOwner | None]"
 
 
 class Where(Struct, frozen=True, gc=False):
@@ -52,16 +52,19 @@ class Where(Struct, frozen=True, gc=False):
     rule: PriceRule | None = None
 
 
+PricedPlace: TypeAlias = "tuple[Where, int]"
+"""With the price of a GPU for an hour, in millionths of the currency; 0 without one."""
+
+
 class Cell(Struct, gc=False):
-    """GPU time (thousandths times milliseconds), and the money for it (see `rounding`), of a pod, of all pods of an
-    owner, or of a `group` of pods. `start_up` is a part of `money`; `used`, `idle` and `unmeasured` are all of it where
-    the state is `allocated`. The same of time ends in `_time`."""
+    """GPU time (thousandths times milliseconds), and the money for it (see `rounding`), of a pod, or of all pods of an
+    owner. `start_up` is a part of `money`; `used`, `idle` and `unmeasured` are all of it where the state is
+    `allocated`. The same of time ends in `_time`."""
 
     where: Where
     state: State
     pod_uid: str = ""
     owner: PodOwner | None = None
-    group: str = ""
     time: int = 0
     money: int = 0
     start_up_time: int = 0
@@ -81,18 +84,17 @@ class Cell(Struct, gc=False):
 
 
 class HeldPods(Struct, frozen=True):
-    """The pods that are in cells of an owner, by model (None: those of which there is no record), or of a `group`."""
+    """The pods that are in cells of an owner, by model (None: those of which there is no record)."""
 
     owner: PodOwner | None
     pods: HeldSum
-    group: str = ""
 
 
 class GpuTimes(Struct, frozen=True):
     """`asked` is the period that was asked for, `period` what of it is known, in `segments`. `pods` are the records of
-    those that have cells of their own, `held` the pods of cells of owners. `bill` is what the GPUs cost, whatever
-    became of their time. `unknown_ms` is for how long holds were of GPUs that were not there, `assumed_time` the
-    allocated time where it is assumed which GPU was held."""
+    those that have cells of their own, `held` the pods of cells of owners; `columns` are of whole days by group. `bill`
+    is what the GPUs cost, whatever became of their time. `unknown_ms` is for how long holds were of GPUs that were not
+    there, `assumed_time` the allocated time where it is assumed which GPU was held."""
 
     asked: Period
     period: Period
@@ -102,6 +104,7 @@ class GpuTimes(Struct, frozen=True):
     gaps: tuple[Gap, ...]
     known: Period
     held: tuple[HeldPods, ...] = ()
+    columns: GroupColumns[PricedPlace] | None = None
     bill: tuple[BillLine, ...] = ()
     unknown_ms: int = 0
     assumed_time: int = 0
@@ -121,6 +124,7 @@ def gpu_times(
     made = _Cells(parts, book, by == "gpu")
     at_ms = period.start_ms
     of_nodes = book is not None and book.names_nodes
+    groups: PodGroups[PricedPlace] | None = None
     if not segments and by in SUMMED_BY and not of_nodes:
         for day in reader.day_sums(period):
             if made.uncut(day.period):
@@ -128,19 +132,20 @@ def gpu_times(
                 made.add_sums(day)
                 at_ms = day.period.end_ms
     elif not segments and pods is not None:
-        groups: PodGroups | None = None
         for of_pods in reader.pod_days(period):
             if made.uncut(of_pods.period):
                 made.add_records(reader, Period(at_ms, of_pods.start_ms))
-                groups = groups or PodGroups(reader, period, pods, pods.by_node or of_nodes)
-                made.add_groups(of_pods, groups)
+                groups = groups or PodGroups(reader, period, pods, made.where, of_nodes)
+                groups.add(of_pods)
+                made.unknown_ms += of_pods.unknown_ms
+                made.assumed_time += of_pods.assumed_time
                 at_ms = of_pods.period.end_ms
-        made.held += (HeldPods(None, held, group) for group, held in groups.held()) if groups is not None else ()
     made.add_records(reader, Period(at_ms, period.end_ms))
     lines = bill(reader.spans(period), period, book) if book is not None else ()
+    columns = groups.columns() if groups is not None else None
     return GpuTimes(
         asked, period, parts, tuple(made.cells), made.pods, tuple(reader.gaps(period)), known,
-        tuple(made.held), tuple(lines), made.unknown_ms, made.assumed_time,
+        tuple(made.held), columns, tuple(lines), made.unknown_ms, made.assumed_time,
     )  # fmt: skip
 
 
@@ -154,7 +159,7 @@ class _Cells:
         self._starts = [part.start_ms for part in segments]
         self._changes = book.changes() if book is not None else []
         self._at: dict[Where, dict[_Key, Cell]] = {}
-        """The cells of a place by state, pod, owner and group."""
+        """The cells of a place by state, pod and owner."""
 
     def uncut(self, day: Period) -> bool:
         """Whether no price begins in the middle of the day."""
@@ -165,10 +170,10 @@ class _Cells:
         """Raises CurrencyError."""
         self.unknown_ms += day.unknown_ms
         self.assumed_time += day.assumed_time
-        places = [self._where(place.span(), day.start_ms) for place in day.places]
+        places = [self.where(place.span(), day.start_ms) for place in day.places]
         for one in day.times:
             where, micro = places[one.place]
-            key = one.state, "", day.owner(one.owner), ""
+            key = one.state, "", day.owner(one.owner)
             cell = self._at.setdefault(where, {}).get(key) or self._new(where, key)
             cell.time += one.time
             cell.money += one.time * micro
@@ -179,28 +184,6 @@ class _Cells:
             cell.idle_time += one.idle_time
             cell.idle += one.idle_time * micro
         self.held += (HeldPods(day.owner(one.owner), one) for one in day.held)
-
-    def add_groups(self, day: PodDay, groups: PodGroups) -> None:
-        """Raises StoreError and CurrencyError."""
-        self.unknown_ms += day.unknown_ms
-        self.assumed_time += day.assumed_time
-        places: dict[tuple[Place, str], tuple[Where, int]] = {}
-        for one in groups.times(day):
-            at = places.get((one.place, one.node))
-            if at is None:
-                at = places[one.place, one.node] = self._where(one.place.span(one.node), day.start_ms)
-            where, micro = at
-            key = one.state, "", None, one.group
-            cell = self._at.setdefault(where, {}).get(key) or self._new(where, key)
-            time, start_up_time, used_time, idle_time = one.times
-            cell.time += time
-            cell.money += time * micro
-            cell.start_up_time += start_up_time
-            cell.start_up += start_up_time * micro
-            cell.used_time += used_time
-            cell.used += used_time * micro
-            cell.idle_time += idle_time
-            cell.idle += idle_time * micro
 
     def add_records(self, reader: HistoryReader, period: Period) -> None:
         """Raises StoreError and CurrencyError."""
@@ -239,10 +222,10 @@ class _Cells:
                 span = one.span
                 at = bisect_right(changes, start_ms)
                 next_ms = changes[at] if at < len(changes) else NEVER_MS
-                where, micro = self._where(span, start_ms)
+                where, micro = self.where(span, start_ms)
                 cells = self._at.setdefault(where, {})
             hold, amount = one.hold, one.milli * (one.end_ms - start_ms)
-            key = one.state, hold.pod_uid if hold is not None else "", None, ""
+            key = one.state, hold.pod_uid if hold is not None else "", None
             cell = cells.get(key) or self._new(where, key)
             cell.time += amount
             cell.money += amount * micro
@@ -264,7 +247,7 @@ class _Cells:
         self.cells.append(cell)
         return cell
 
-    def _where(self, span: GpuSpan, at_ms: int) -> tuple[Where, int]:
+    def where(self, span: GpuSpan, at_ms: int) -> PricedPlace:
         """The place of a GPU at a time, and the price there, 0 without one. Raises CurrencyError."""
         price = self._book.price(span, at_ms) if self._book is not None else None
         rule, micro = (price.rule, price.micro) if isinstance(price, Priced) else (None, 0)

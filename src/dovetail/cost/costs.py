@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dovetail.cost.cells import GpuTimes
-from dovetail.cost.grouping import Grouping, RowKind, Sums, grouped, totals
+from dovetail.cost.group_sums import RowKind, Sums, group_sums
+from dovetail.cost.grouping import Grouping
 from dovetail.cost.idle_rules import IdleRule, shared
 from dovetail.cost.price_rules import PriceRule, Unpriced
 from dovetail.cost.rounding import MICRO, nearest, parts_of, shown
@@ -28,8 +29,8 @@ PPM = 10**6
 
 
 class CostRow(Struct, frozen=True):
-    """A group, or GPU time that nobody held (`kind`). Amounts end in `_micro` (millionths of the currency) and in
-    `_gpu_s` (GPU-seconds). `start_up` is a part of allocated, `unpriced` a part of all times."""
+    """A group, all others together, or GPU time that nobody held (`kind`). Amounts end in `_micro` (millionths of the
+    currency) and in `_gpu_s` (GPU-seconds). `start_up` is a part of allocated, `unpriced` a part of all times."""
 
     name: str
     kind: RowKind
@@ -93,7 +94,8 @@ class Coverage(Struct, frozen=True):
 
 
 class CostAnswer(Struct, frozen=True):
-    """`start_ms` to `end_ms` is what is known of the period from `asked_start_ms` to `asked_end_ms`."""
+    """`start_ms` to `end_ms` is what is known of the period from `asked_start_ms` to `asked_end_ms`. `others` groups
+    are in one row together."""
 
     by: str
     start_ms: int
@@ -107,6 +109,7 @@ class CostAnswer(Struct, frozen=True):
     prices: tuple[PriceUsed, ...]
     unpriced: tuple[UnpricedTime, ...]
     coverage: Coverage
+    others: int = 0
 
 
 NUMBERS = CostRow.__struct_fields__[4:]
@@ -115,15 +118,16 @@ _MONEY = ("used", "idle", "unmeasured", "unallocated", "unhealthy", "shared")
 _TIMES = ("used_time", "idle_time", "unmeasured_time", "unallocated_time", "unhealthy_time")
 
 
-def costs(times: GpuTimes, grouping: Grouping, idle: IdleRule, currency: str) -> CostAnswer:
-    """The costs by group, the largest first."""
-    rows = shared(grouped(times, grouping), idle)
-    if grouping.by != "day":
-        rows.sort(key=lambda row: (row.kind != "group", -(row.allocated + row.nobodys + row.shared), row.name))
-    made = cost_rows(rows)
+def costs(
+    times: GpuTimes, grouping: Grouping, idle: IdleRule, currency: str, limit: int | None = None
+) -> CostAnswer:  # fmt: skip
+    """The costs by group, the largest first; of at most `limit` groups, and of the others together."""
+    found = group_sums(times, grouping, limit)
+    made = cost_rows(shared(found.rows, idle))
     return CostAnswer(
         grouping.by, times.period.start_ms, times.period.end_ms, times.asked.start_ms, times.asked.end_ms,
-        currency, idle, made, _total(made, totals(rows)), _prices(times), _unpriced(times), coverage(times),
+        currency, idle, made, _total(made, found.jobs, found.pods), _prices(times), _unpriced(times), coverage(times),
+        found.others,
     )  # fmt: skip
 
 
@@ -139,7 +143,7 @@ def cost_rows(rows: Sequence[Sums]) -> tuple[CostRow, ...]:
         begun, begun_s, free_s = others
         numbers = (sum(micro), sum(micro[:3]), *micro, begun, sum(gpu_s[:3]), *gpu_s, begun_s, free_s)
         values = dict(zip(NUMBERS, numbers, strict=True))
-        made.append(CostRow(row.name, row.kind, len(row.jobs), len(row.pods), **values))
+        made.append(CostRow(row.name, row.kind, row.jobs, row.pods, **values))
     return tuple(made)
 
 
@@ -147,9 +151,9 @@ def _column(amounts: Sequence[int], unit: int) -> list[int]:
     return parts_of(nearest(sum(amounts), unit), amounts)
 
 
-def _total(rows: Sequence[CostRow], total: Sums) -> CostRow:
+def _total(rows: Sequence[CostRow], jobs: int, pods: int) -> CostRow:
     summed = {name: sum(getattr(row, name) for row in rows) for name in NUMBERS}
-    return CostRow("total", "group", len(total.jobs), len(total.pods), **summed)
+    return CostRow("total", "group", jobs, pods, **summed)
 
 
 def _prices(times: GpuTimes) -> tuple[PriceUsed, ...]:
@@ -185,6 +189,9 @@ def coverage(times: GpuTimes) -> Coverage:
     held = [cell for cell in times.cells if cell.state == "allocated"]
     whole = sum(cell.time for cell in held)
     measured = sum(cell.used_time + cell.idle_time for cell in held)
+    if times.columns is not None:
+        whole += times.columns.allocated_time
+        measured += times.columns.measured_time
     gaps = tuple(Gap(part.start_ms, part.end_ms, gap.reason) for gap in times.gaps
                  if (part := times.period.clipped(gap.start_ms, gap.end_ms)).ms)  # fmt: skip
     return Coverage(

@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Days of pods, added up by group: which group each pod is in, and which pods held GPUs in each.
+"""Days of pods, added up by group, as columns: the time of each group by place and price, and the pods that held GPUs.
 
 Rules
 - The groups are those that `grouping` makes of records; a pod without a record is in that of unknown pods.
-- Of many thousands of pods the names are read once, and only what counts of each is kept.
+- Of many hundreds of thousands of pods the names are read once, and only what counts of each is kept.
+- Money is in no column: it is the time of a row x its price, in integers of any size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from dovetail.history.day_sums import HeldSum, Place, job_number, pod_number, wait_ms
-from dovetail.history.ledger import State
-from dovetail.history.pod_days import STATES, PodDay
-from dovetail.history.records import Period, PodRecord
+from dovetail.cost.holders import GpuHolders, holders
+from dovetail.cost.keyed_sums import Integers, KeyedSums
+from dovetail.history.day_sums import job_number, pod_number, wait_ms
+from dovetail.history.pod_days import PodDay
+from dovetail.history.records import GpuSpan, Period, PodRecord
 from dovetail.history.store import HistoryReader
 
 NONE, UNKNOWN_POD = "(none)", "(unknown pod)"
+ALLOCATED = 0
+"""The number of that state in columns."""
+_GROUP_BITS, _STATE_BITS = 32, 2
+_W = TypeVar("_W")
 
 
 class PodGrouping(Struct, frozen=True):
@@ -32,80 +38,106 @@ class PodGrouping(Struct, frozen=True):
     seen: Callable[[PodRecord], PodRecord] = lambda pod: pod
 
 
-class GroupTime(NamedTuple):
-    """The time of a place, a node ("" where it is not asked for), a state and a group ("" of nobody): all of it, and
-    what of it was start-up, used and idle."""
+class GroupColumns(Struct, Generic[_W], frozen=True):
+    """Time by group, place and state; group, place and state are indices into `names`, `places` and `STATES`. A place
+    has a price. Time of nobody is in the group 0, which has no name, but for groups of nodes. `times` are all of the
+    time, and what of it was start-up, used and idle."""
 
-    place: Place
-    node: str
-    state: State
-    group: str
-    times: list[int]
+    names: list[str]
+    places: list[_W]
+    group: Integers
+    state: Integers
+    place: Integers
+    times: Integers
+    holders: GpuHolders
+
+    @property
+    def allocated_time(self) -> int:
+        return int(self.times[0, self.state == ALLOCATED].sum())
+
+    @property
+    def measured_time(self) -> int:
+        return int(self.times[2:, self.state == ALLOCATED].sum())
 
 
-class _Pod(NamedTuple):
-    group: str
-    job: int
-    bound_ms: int
-    wait_ms: int
+class PodGroups(Generic[_W]):
+    """The groups of a period. `where` has the place of a GPU at a time; with `of_nodes` by the name of its node."""
 
-
-_UNKNOWN = _Pod(UNKNOWN_POD, 0, 0, 0)
-
-
-class PodGroups:
-    """The groups of a period. `with_nodes`: times are wanted node by node."""
-
-    def __init__(self, reader: HistoryReader, period: Period, grouping: PodGrouping, with_nodes: bool) -> None:
-        self._reader, self._grouping, self._with_nodes = reader, grouping, with_nodes
-        self._pods = {pod.uid: self._pod(pod) for pod in reader.pod_names(period)}
+    def __init__(
+        self, reader: HistoryReader, period: Period, grouping: PodGrouping,
+        where: Callable[[GpuSpan, int], _W], of_nodes: bool,
+    ) -> None:  # fmt: skip
+        self._reader, self._grouping, self._where, self._of_nodes = reader, grouping, where, of_nodes
+        self._pods: dict[str, int] = {}
+        """Of each pod its index in the columns below; nobody is the first."""
+        self._group, self._job, self._bound_ms, self._wait_ms = array("q"), array("Q"), array("q"), array("q")
         self._names: dict[str, int] = {"": 0}
-        self._held: dict[str, dict[str, None]] = {}
+        self._places: dict[_W, int] = {}
+        self._times, self._held = KeyedSums(4), KeyedSums(0)
+        self._append("", "", 0, 0, 0)
+        self._note(reader.pod_names(period))
 
-    def _pod(self, pod: PodRecord) -> _Pod:
-        seen = self._grouping.seen(pod)
-        group = "" if self._grouping.by_node else self._grouping.of_pod(seen)
-        return _Pod(group, job_number(seen), pod.bound_ms, wait_ms(pod))
+    def _note(self, pods: Iterable[PodRecord]) -> None:
+        for pod in pods:
+            seen = self._grouping.seen(pod)
+            group = "" if self._grouping.by_node else self._grouping.of_pod(seen)
+            self._append(pod.uid, group, job_number(seen), pod.bound_ms, wait_ms(pod))
 
-    def times(self, day: PodDay) -> Iterator[GroupTime]:
-        """The times of a day, by group. Raises StoreError."""
-        missing = [uid for uid in day.uids if uid not in self._pods]
-        if missing:
-            self._pods |= dict.fromkeys(missing, _UNKNOWN)
-            self._pods |= {pod.uid: self._pod(pod) for pod in self._reader.pods_of(missing)}
+    def _append(self, uid: str, group: str, job: int, bound_ms: int, waited_ms: int) -> None:
+        self._pods[uid] = len(self._group)
+        self._group.append(self._name(group))
+        self._job.append(job)
+        self._bound_ms.append(bound_ms)
+        self._wait_ms.append(waited_ms)
+
+    def _name(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def add(self, day: PodDay) -> None:
+        """Add a day. Raises StoreError, and what `where` raises."""
         place, node, state, uid, *times = day.columns
-        self._note(day, node, uid)
-        groups = [self._names.setdefault(self._pods[one].group, len(self._names)) for one in day.uids]
-        group = np.array([*groups, 0], np.int64)[uid]
-        if not self._with_nodes:
-            node = np.zeros_like(node)
-        sizes = len(day.places), len(day.nodes), len(STATES), len(self._names)
-        keys, at = np.unique(np.ravel_multi_index((place, node, state, group), sizes), return_inverse=True)
-        sums = np.zeros((len(times), len(keys)), np.int64)
-        for row, column in zip(sums, times, strict=True):
-            np.add.at(row, at, column)
-        names = list(self._names)
-        for (one, of, how, which), found in zip(
-            np.stack(np.unravel_index(keys, sizes), 1).tolist(), sums.T.tolist(), strict=True
-        ):
-            of_node = day.nodes[of] if self._with_nodes else ""
-            yield GroupTime(day.places[one], of_node, STATES[how], names[which], found)
+        held = uid >= 0
+        pod = self._indices(day.uids)[uid]
+        if self._grouping.by_node:
+            group = np.array([self._name(name or NONE) for name in day.nodes], np.int64)[node]
+        else:
+            group = np.array(self._group, np.int64)[pod]
+        at = self._place_of(day, place, node)
+        self._times.add((at << _GROUP_BITS + _STATE_BITS) | (state << _GROUP_BITS) | group, np.stack(times))
+        pairs = (group[held] << _GROUP_BITS) | pod[held]
+        self._held.add(pairs, np.empty((0, len(pairs)), np.int64))
 
-    def _note(self, day: PodDay, node: NDArray[np.int64], uid: NDArray[np.int64]) -> None:
-        """Note which pods held GPUs in each group."""
-        if not self._grouping.by_node:
-            for one in day.uids:
-                self._held.setdefault(self._pods[one].group, {})[one] = None
-            return
-        pairs = np.unique(np.stack((node, uid))[:, uid >= 0], axis=1).T.tolist()
-        for of, one in pairs:
-            self._held.setdefault(day.nodes[of] or NONE, {})[day.uids[one]] = None
+    def _indices(self, uids: list[str]) -> Integers:
+        """Of each pod, and of nobody at the end. Raises StoreError."""
+        missing = [uid for uid in uids if uid not in self._pods]
+        if missing:
+            self._note(self._reader.pods_of(missing))
+        for uid in missing:
+            if uid not in self._pods:
+                self._append(uid, UNKNOWN_POD, 0, 0, 0)
+        return np.array([*(self._pods[uid] for uid in uids), 0], np.int64)
 
-    def held(self) -> Iterator[tuple[str, HeldSum]]:
-        """By group the pods that held GPUs in it."""
-        for group, uids in self._held.items():
-            pods = [self._pods[uid] for uid in uids]
-            yield group, HeldSum(
-                "", -1, [pod_number(uid) for uid in uids], [pod.job for pod in pods], [pod.bound_ms for pod in pods],
-                [pod.wait_ms for pod in pods],
-            )  # fmt: skip
+    def _place_of(self, day: PodDay, place: Integers, node: Integers) -> Integers:
+        nodes = len(day.nodes) if self._of_nodes else 1
+        pairs, at = np.unique(place * nodes + (node if self._of_nodes else 0), return_inverse=True)
+        found = []
+        for number in pairs.tolist():
+            name = day.nodes[number % nodes] if self._of_nodes else ""
+            where = self._where(day.places[number // nodes].span(name), day.start_ms)
+            found.append(self._places.setdefault(where, len(self._places)))
+        return np.array(found, np.int64)[at]
+
+    def columns(self) -> GroupColumns[_W]:
+        """All days together."""
+        keys, times = self._times.merged()
+        pairs, _ = self._held.merged()
+        pod = pairs & (1 << _GROUP_BITS) - 1
+        number = np.fromiter(map(pod_number, self._pods), np.uint64, len(self._pods))
+        held = holders(
+            pairs >> _GROUP_BITS, number[pod], np.array(self._job)[pod], np.array(self._bound_ms)[pod],
+            np.array(self._wait_ms)[pod],
+        )  # fmt: skip
+        group = keys & (1 << _GROUP_BITS) - 1
+        state = keys >> _GROUP_BITS & (1 << _STATE_BITS) - 1
+        place = keys >> _GROUP_BITS + _STATE_BITS
+        return GroupColumns(list(self._names), list(self._places), group, state, place, times, held)

@@ -83,7 +83,7 @@ def _no_garbage() -> Iterator[None]:
 
 def use_of(reader: HistoryReader, asked: UseQuestion, own: str = "") -> Utilization:
     times, grouping, _ = times_of(reader, asked, None, own)
-    return utilization(times, grouping)
+    return utilization(times, grouping, asked.limit)
 
 
 def costs_of(reader: HistoryReader, asked: CostQuestion, book: PriceBook, own: str = "") -> CostAnswer:
@@ -95,7 +95,7 @@ def costs_of(reader: HistoryReader, asked: CostQuestion, book: PriceBook, own: s
             f"--idle {asked.idle} divides over holders of GPUs: use it with --by team, user or another holder"
         )
     times, grouping, _ = times_of(reader, asked, book, own)
-    return costs(times, grouping, rule, book.currency)
+    return costs(times, grouping, rule, book.currency, asked.limit)
 
 
 def idle_of(reader: HistoryReader, asked: IdleQuestion, book: PriceBook, own: str = "") -> IdleList:

@@ -20,6 +20,8 @@ BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu"
 """What GPU time can be grouped by, besides labels."""
 LABEL = "label="
 _LABEL_KEY = re.compile(r"label=([A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)")
+MOST_ROWS = 10_000
+"""Of an answer where no other limit is asked for, and of any answer of a collector."""
 HOUR_MS = 3_600_000
 _MOST = 1 << 53
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
@@ -63,13 +65,15 @@ class PastJobsQuestion(_Question, frozen=True):
 
 
 class UseQuestion(_Question, frozen=True):
-    """How the GPUs of a period were used. `by` is one of BY, or LABEL and a key; `parents` are those of queues."""
+    """How the GPUs of a period were used. `by` is one of BY, or LABEL and a key; `parents` are those of queues. Of
+    more groups than `limit` the others are one row."""
 
     by: str = "team"
     period: str = "30d"
     time_zone: str = "UTC"
     level: Annotated[int, Meta(ge=1, le=32)] = 1
     parents: dict[str, str] = {}
+    limit: Annotated[int, Meta(ge=1, le=_MOST)] = MOST_ROWS
 
     def check(self) -> None:
         """Raises QuestionError."""

@@ -5,6 +5,7 @@ Rules
 - One is worked out at a time (`aggregated.turns`); its time and its memory are bounded. The collector writes on
   meanwhile: a reader of the file keeps no writer out.
 - This process never opens the file itself: SQLite must not be open where a process is forked.
+- An answer has at most MOST_ROWS groups, so that reply and memory stay small however many jobs there were.
 - On a path of a namespace the answer has the names of that namespace alone.
 - Prices are read again for each question, so that a change of their files counts at once.
 """
@@ -37,7 +38,7 @@ from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
 from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, idle_of, use_of
 from dovetail.historyserver.past_jobs import past_jobs_of
-from dovetail.historyserver.questions import RESOURCES, NoSuchJob, QuestionError
+from dovetail.historyserver.questions import MOST_ROWS, RESOURCES, NoSuchJob, QuestionError, UseQuestion
 from dovetail.kube.objects.history import (
     CAPACITY_ADVICE,
     COSTS,
@@ -114,6 +115,9 @@ def answered(store: Path, prices: PriceSources, question: Question) -> Reply:
         asked = decode_json(dict(question.query).get(QUESTION, "{}"), _KINDS[question.resource])
     except JsonError as error:
         return Reply(400, f"the question is none that this collector ({__version__}) knows: {error}".encode())
+    if isinstance(asked, UseQuestion) and asked.limit > MOST_ROWS:
+        fix = "name a lower --limit, or read a file or a Prometheus (--store, --prometheus)"
+        return Reply(400, f"the collector answers with at most {MOST_ROWS} rows: {fix}".encode())
     try:
         book = prices.book(lambda file: Path(file).read_text(encoding="utf-8-sig"))
         with closing(SqliteReader(store)) as reader:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _VERBS = {
+    "budgets": "Show what was used of the budgets of queues.",
     "create": "Create a queue.",
     "drain": "Stop a queue, and wait until nothing runs in it.",
     "resume": "Let the jobs of a stopped queue start again.",
