@@ -153,15 +153,36 @@ def _commands_answer_as_the_file_does(world: _World) -> None:
     assert world.dovetail("alice", "history").returncode == 1
     for command in ("history", "idle", "advise", "cost", "report"):
         assert world.dovetail("alice", command, "-n", "team-a").returncode == 0
+    # The name of a job has its own.
+    _shows_one_job(world, "team-a/runs")
+    _shows_no_other_job(world)
     context = ("config", "set-context", "--current", "--namespace=team-a")
     world.plane.kubectl(f"--kubeconfig={world.users['alice']}", *context)
     for command in (("cost", "--by", "job"), ("report",), ("history",), ("idle",), ("advise",)):
         shown = world.dovetail("alice", *command)
         assert shown.returncode == 0 and HIDDEN not in shown.stdout, shown
         sys.stdout.write(shown.stdout)
+    _shows_one_job(world, "runs")
     assert "Other namespaces had 1 job" in world.dovetail("alice", "history").stdout
     refused = world.dovetail("olga", "cost", "--prices", "prices.csv")
     assert refused.returncode == 2 and "options of prices need --store" in refused.stderr
+
+
+def _shows_one_job(world: _World, name: str) -> None:
+    """To the everyday user: an own job with its pods."""
+    shown = world.dovetail("alice", "history", name)
+    assert (shown.returncode, shown.stderr) == (0, "") and HIDDEN not in shown.stdout, shown
+    heads = [line.split()[0] for line in shown.stdout.splitlines()]
+    assert heads[:4] == ["job", "team-a/runs", "pod", "runs"] and "view-node" in shown.stdout, shown.stdout
+
+
+def _shows_no_other_job(world: _World) -> None:
+    for name, why in (
+        ("team-a/none", "knows no such job team-a/none"),
+        (f"{HIDDEN}-b/{HIDDEN}-runs", f"you may not list pastjobs.history.dovetail.dev in namespace {HIDDEN}-b"),
+    ):
+        refused = world.dovetail("alice", "history", name)
+        assert refused.returncode == 1 and why in refused.stderr, refused
 
 
 def _holds_a_queue_whose_money_is_spent(world: _World) -> None:

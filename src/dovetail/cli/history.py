@@ -20,6 +20,9 @@ from dovetail.history.jobs import OUTCOMES
 if TYPE_CHECKING:
     from dovetail.core.model import Requirement
 
+_PATTERN = "*?["
+"""What makes a name a pattern."""
+
 
 class _Times(click.ParamType[Any]):
     """A time as RFC 3339, or how long before the end of what is known, as in 7d."""
@@ -99,7 +102,7 @@ def command(
         names, "" if everywhere else namespace, tuple(filter(None, users.split(","))), queue, outcomes, terms,
         since_ms, since_ago, until_ms, until_ago,
     )  # fmt: skip
-    source = replace(source, namespace=question.namespace)
+    source = replace(source, namespace=question.namespace or _namespace_of(names))
     answer = source.answer(question, PastJobs, lambda reader: past_jobs_of(reader, question))
     found, known = [job_row(job) for job in answer.jobs], answer.known
     _check_named(names, found, source.name)
@@ -113,6 +116,13 @@ def command(
         show_more(found, answer, Console(), steps=one)
 
 
+def _namespace_of(names: tuple[str, ...]) -> str:
+    """The namespace that all of these names have; "" if they have none, several, or a pattern of them."""
+    found = {before if slash else "" for before, slash, _ in (name.partition("/") for name in names)}
+    (only,) = found if len(found) == 1 else ("",)
+    return "" if any(mark in only for mark in _PATTERN) else only
+
+
 def _ago(time: tuple[bool, int] | None) -> tuple[bool, int | None]:
     """Whether it is before the end of the history, and the milliseconds."""
     return (not time[0], time[1]) if time is not None else (False, None)
@@ -123,5 +133,5 @@ def _check_named(wanted: tuple[str, ...], found: list[HistoryJob], history: str)
     from dovetail.historyserver.past_jobs import names
 
     for name in wanted:
-        if not any(mark in name for mark in "*?[") and not any(names(name, row.job) for row in found):
+        if not any(mark in name for mark in _PATTERN) and not any(names(name, row.job) for row in found):
             raise click.ClickException(f"{history} knows no such job {name}; `dovetail history` lists jobs")
