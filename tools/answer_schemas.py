@@ -43,18 +43,17 @@ from dovetail.operator.coexistence.survey import InstallPlan
 from dovetail.operator.installation.removal import Removal
 from dovetail.recording.decided import DecidedRun
 from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
-from dovetail.views.defrag import Defrag
-from dovetail.views.drain import DrainPlan
+from dovetail.views.defrag_types import Defrag
+from dovetail.views.drain_types import DrainPlan
 from dovetail.views.job_types import JobList
 from dovetail.views.lease_types import LeasesView
-from dovetail.views.node import NodeInside
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_drain import QueueDrainPlan
 from dovetail.views.queue_types import QueuePosition, QueueShare
 from dovetail.views.rank_types import RankView
 from dovetail.views.status import StatusView
 from dovetail.views.top import Top
-from dovetail.views.topology import Topology
+from dovetail.views.topology_types import NodeInside, Topology
 from dovetail.views.why_types import Why, WhyLease, WhyQueue, WhyRequest
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"

@@ -16,7 +16,8 @@ from dovetail.cli.money import money
 from dovetail.core.events import PodChanged
 from dovetail.core.state import State
 from dovetail.cost.price_rules import PriceBook, PriceRule
-from dovetail.views.whatif import Hypothesis, WhatIf, add_nodes, drain, like, quota, submit, whatif
+from dovetail.views.whatif import Hypothesis, add_nodes, drain, like, quota, submit, whatif
+from dovetail.views.whatif_types import WhatIf
 from tests.paths import ROOT
 from tests.views.queued import H100, HOUR, NOW, node, pod, queue, state_of
 

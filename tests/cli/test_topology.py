@@ -13,8 +13,9 @@ from msgspec.structs import fields
 from dovetail.cli import cli
 from dovetail.cli.topology_report import show
 from dovetail.core.devices.layout import LayoutError
-from dovetail.views.topology import GpuSet, NicView, Topology, equal_sets, nearest, numa_groups, topology
+from dovetail.views.topology import topology
 from dovetail.views.topology_plot import draw
+from dovetail.views.topology_types import GpuSet, NicView, Topology, equal_sets, nearest, numa_groups
 from tests.cli.answers import answer as checked
 from tests.docs.pages import page
 from tests.paths import WIRINGS

@@ -20,24 +20,24 @@ from dovetail.kube.reading import state, views
 from dovetail.kube.reading.live_cluster import LiveCluster
 from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, OlderScheduler, ViewRequest
 from dovetail.kube.translate.translator import Translator
-from dovetail.views.defrag import DefragQuestion
-from dovetail.views.drain import DrainQuestion
+from dovetail.views.defrag_types import DefragQuestion
+from dovetail.views.drain_types import DrainQuestion
 from dovetail.views.free_types import Free, StrandedGpus, StrandedPart
 from dovetail.views.job_types import JobList
 from dovetail.views.lease_types import LeasesView, LeaseTotals
-from dovetail.views.node import NodeInside, NodeTopology, Policies
 from dovetail.views.node_types import NodeHealthView, NodeList
 from dovetail.views.priced_types import ChangedNodes, PricedNode
 from dovetail.views.queue_positions import queue_positions
 from dovetail.views.queue_types import QueuePosition
-from dovetail.views.whatif import WhatIf
-from dovetail.views.whatif_changes import (
+from dovetail.views.topology_types import NodeInside, NodeTopology, Policies
+from dovetail.views.whatif_types import (
     AddNodesLike,
     ChangeQuota,
     DrainNodes,
     ResumeQueue,
     StopQueue,
     Submit,
+    WhatIf,
     WhatIfQuestion,
 )
 from dovetail.views.why_types import WhyQuestion

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from dovetail.cli.output import printable
-from dovetail.kube.translate.annotations import duration_ms
+from dovetail.kube.translate.durations import duration_ms
 from tests.bound import bound
 from tests.cli.listed_jobs import AT, EVIL, Document, cluster
 

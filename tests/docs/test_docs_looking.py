@@ -17,8 +17,8 @@ from dovetail.cli.stranded_prices import PricedShape
 from dovetail.core.reasons import Expected
 from dovetail.jobs.life import JobLife, LifeStep
 from dovetail.kube.queue_budgets import QueueBudgetUse, QueueBudgetUses
-from dovetail.views.defrag import Defrag, MoveStepView, PodMove
-from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
+from dovetail.views.defrag_types import Defrag, MoveStepView, PodMove
+from dovetail.views.drain_types import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
 from dovetail.views.job_states import STATES
 from dovetail.views.job_types import JobList, JobRow, JobTime
@@ -27,7 +27,7 @@ from dovetail.views.queue_types import QueuePosition, QueueShare, UserShare, Wai
 from dovetail.views.rank_types import Before, Overtaking, RankLevel, RankView, Term
 from dovetail.views.shape_types import Largest, ShapeView
 from dovetail.views.shape_types import ShapeLevel as ShapeLevel
-from dovetail.views.whatif import QueueGain, WhatifOutcome
+from dovetail.views.whatif_types import QueueGain, WhatifOutcome
 from dovetail.views.why_types import QueueTerm, Reserved, WhyQueue
 from tests.docs.pages import Row, page
 

@@ -8,7 +8,8 @@ import pytest
 from dovetail.core.model import Gang, LabelSelector, Pod, Requirement
 from dovetail.core.queues.types import Budget
 from dovetail.core.state import State
-from dovetail.views.defrag import Defrag, for_job, for_shape
+from dovetail.views.defrag import for_job, for_shape
+from dovetail.views.defrag_types import Defrag
 from dovetail.views.free_types import Beside
 from dovetail.views.names import JobNotFound
 from dovetail.views.shape_types import ShapeError, parse

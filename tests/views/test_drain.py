@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.model import DrainMode, Maintenance, Work
 from dovetail.core.reasons import Sure
-from dovetail.views.drain import DrainPlan, UnknownNode, drain_plan
+from dovetail.views.drain import UnknownNode, drain_plan
+from dovetail.views.drain_types import DrainPlan
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
 
 BEGIN_MS = 10 * HOUR_MS

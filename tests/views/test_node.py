@@ -19,8 +19,7 @@ from msgspec.structs import fields
 from dovetail.cli import cli
 from dovetail.playground import Playground
 from dovetail.topology import nccl_xml
-from dovetail.views.gpus import PodGpus
-from dovetail.views.node import NodeInside, Policies
+from dovetail.views.topology_types import NodeInside, PodGpus, Policies
 from tests.bound import bound
 from tests.docs.pages import page
 from tests.paths import ROOT

@@ -16,8 +16,6 @@ from dovetail.views.names import JobNotFound
 from dovetail.views.whatif import (
     ChangeError,
     Hypothesis,
-    WhatIf,
-    WhatifOutcome,
     add_nodes,
     drain,
     like,
@@ -27,6 +25,7 @@ from dovetail.views.whatif import (
     submit,
     whatif,
 )
+from dovetail.views.whatif_types import WhatIf, WhatifOutcome
 from tests.views.queued import AMOUNTS, HOUR, MINUTE, MODEL, NOW, node, pod, queue, state_of
 
 

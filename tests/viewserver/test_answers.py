@@ -29,8 +29,9 @@ from dovetail.kube.objects.views import (
     ViewDocument,
 )
 from dovetail.recording.format import CHECKPOINT
-from dovetail.views.defrag import Defrag, DefragQuestion
-from dovetail.views.drain import DrainPlan, DrainQuestion, drain_plan
+from dovetail.views.defrag_types import Defrag, DefragQuestion
+from dovetail.views.drain import drain_plan
+from dovetail.views.drain_types import DrainPlan, DrainQuestion
 from dovetail.views.free import free
 from dovetail.views.free_types import Beside, Free
 from dovetail.views.job_list import job_list

@@ -34,8 +34,8 @@ from dovetail.kube.objects.views import (
     WHAT_IFS,
     ViewDocument,
 )
-from dovetail.views.defrag import Defrag, MoveStepView, PodMove
-from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
+from dovetail.views.defrag_types import Defrag, MoveStepView, PodMove
+from dovetail.views.drain_types import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.held_types import DeviceHolder, HeldPart
 from dovetail.views.job_types import JobList
@@ -44,7 +44,7 @@ from dovetail.views.node_types import NodeHealthView
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import positions
 from dovetail.views.queue_types import QueuePosition
-from dovetail.views.whatif import WhatIf, WhatifOutcome
+from dovetail.views.whatif_types import WhatIf, WhatifOutcome
 from dovetail.viewserver.answers import ViewAnswers
 from dovetail.viewserver.redaction import ELSEWHERE, Redaction
 from tests.breadth import seeds

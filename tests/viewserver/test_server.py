@@ -32,7 +32,7 @@ from dovetail.kube.objects.views import MOST_BODY_BYTES, WHAT_IFS
 from dovetail.recording.calls import CoreCall
 from dovetail.recording.format import RecordedLine
 from dovetail.recording.stream import begun, called
-from dovetail.views.whatif_changes import DrainNodes, Submit, WhatIfQuestion
+from dovetail.views.whatif_types import DrainNodes, Submit, WhatIfQuestion
 from dovetail.viewserver import generation, whatifs
 from dovetail.viewserver import generations as generations_module
 from dovetail.viewserver.answers import API

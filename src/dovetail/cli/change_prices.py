@@ -19,7 +19,7 @@ from dovetail.cost.node_prices import HOURS_30D, NodePrice
 from dovetail.cost.price_rules import PriceBook, Unpriced
 from dovetail.cost.rounding import HOUR, nearest
 from dovetail.views.priced_types import ChangedNodes, PricedNode, SubmittedGpus
-from dovetail.views.whatif import WhatIf
+from dovetail.views.whatif_types import WhatIf
 
 _NO_NODE = Unpriced("it gets no node in the look-ahead", "")
 

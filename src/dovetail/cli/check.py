@@ -34,7 +34,7 @@ def command(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources,
     """
     from dovetail.advice.lint.engine import UNREADABLE
     from dovetail.cli.check_report import check, show
-    from dovetail.views.whatif_changes import Submit
+    from dovetail.views.whatif_types import Submit
 
     if "-" in paths:
         raise click.UsageError("FILE is read twice, by the rules and by the scheduler: it cannot be standard input")

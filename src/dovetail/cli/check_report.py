@@ -16,7 +16,7 @@ from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import count, foreign, gpus, span, start
 from dovetail.cli.whatif_report import places_of
 from dovetail.core.reasons import When
-from dovetail.views.whatif import WhatifOutcome
+from dovetail.views.whatif_types import WhatifOutcome
 
 CheckVerdict = Literal["now", "later", "unknown", "never", "not read"]
 _ORDER: tuple[CheckVerdict, ...] = ("now", "later", "unknown", "never")

@@ -17,7 +17,7 @@ from dovetail.cli.output import count, indices, key_of, namespace_option
 from dovetail.cli.shape import beside_options, shape_option
 
 if TYPE_CHECKING:
-    from dovetail.views.defrag import Defrag, DefragQuestion, MoveStepView, PodMove
+    from dovetail.views.defrag_types import Defrag, DefragQuestion, MoveStepView, PodMove
     from dovetail.views.shape_types import ShapeView
 
 _HOW = (
@@ -48,7 +48,7 @@ def command(
     create them again, and by then there is room for them on the target nodes. Pods that must not be preempted, and pods
     whose PodDisruptionBudget is used up, are not moved.
     """
-    from dovetail.views.defrag import DefragQuestion
+    from dovetail.views.defrag_types import DefragQuestion
 
     if (job is None) == (shape is None):
         raise click.UsageError("name a JOB, or use --shape")
@@ -67,7 +67,7 @@ def _ask(source: ClusterSource, asked: DefragQuestion) -> Defrag | None:
     """The answer of the running scheduler."""
     from dovetail.kube.objects.views import DEFRAG_PLANS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.defrag import Defrag
+    from dovetail.views.defrag_types import Defrag
 
     namespace = asked.job.partition("/")[0] or source.namespace
     return source.ask(ViewRequest(DEFRAG_PLANS, namespace, body=msgspec.json.encode(asked)), Defrag)
@@ -75,12 +75,13 @@ def _ask(source: ClusterSource, asked: DefragQuestion) -> Defrag | None:
 
 def _work_out(source: ClusterSource, asked: DefragQuestion) -> Defrag:
     """Raises ClickException."""
+    from dovetail.views.defrag import defrag
     from dovetail.views.names import JobNotFound
     from dovetail.views.shape_types import ShapeError
 
     state = source.state()
     try:
-        return asked.answer(state)
+        return defrag(state, asked)
     except (JobNotFound, ShapeError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -20,7 +20,7 @@ from dovetail.cli.output import count
 if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
     from dovetail.kube.maintenances import MaintenanceRequest
-    from dovetail.views.drain import DrainPlan, DrainQuestion
+    from dovetail.views.drain_types import DrainPlan, DrainQuestion
 
 _ROLLOUT = "rollout/"
 _EVERY_S = 5.0
@@ -59,7 +59,7 @@ def command(
     """
     from dovetail.cli.drain_report import show
     from dovetail.kube.maintenances import MaintenanceRequest
-    from dovetail.views.drain import DrainQuestion
+    from dovetail.views.drain_types import DrainQuestion
     from dovetail.views.names import some
 
     nodes = tuple(dict.fromkeys(nodes))
@@ -100,7 +100,7 @@ def _ask(source: ClusterSource, question: DrainQuestion) -> DrainPlan | None:
     """The answer of the running scheduler."""
     from dovetail.kube.objects.views import DRAIN_PLANS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.drain import DrainPlan
+    from dovetail.views.drain_types import DrainPlan
 
     return source.ask(ViewRequest(DRAIN_PLANS, source.namespace, body=msgspec.json.encode(question)), DrainPlan)
 

@@ -12,7 +12,7 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, gpus, span, start
 from dovetail.core.model import Maintenance
 from dovetail.core.reasons import Expected, Sure
-from dovetail.views.drain import DrainedNode, DrainedPod, DrainPlan
+from dovetail.views.drain_types import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.names import some
 
 _PODS_SHOWN = 40

@@ -30,7 +30,7 @@ class _Times(click.ParamType[Any]):
     name = "TIME|DURATION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[bool, int]:
-        from dovetail.kube.translate.annotations import duration_ms
+        from dovetail.kube.translate.durations import duration_ms
 
         try:
             return False, duration_ms(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dovetail.kube.translate.annotations import duration_ms
+from dovetail.kube.translate.durations import duration_ms
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 

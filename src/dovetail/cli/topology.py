@@ -19,8 +19,7 @@ from dovetail.cli.names import complete_nodes
 from dovetail.core.devices.layout import LayoutError
 
 if TYPE_CHECKING:
-    from dovetail.views.node import NodeInside, NodeQuestion, NodeTopology
-    from dovetail.views.topology import Topology
+    from dovetail.views.topology_types import NodeInside, NodeQuestion, NodeTopology, Topology
 
 _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -50,7 +49,7 @@ def command(
     policies of its kubelet. The running scheduler answers, if there is one; else the cluster is read.
     """
     from dovetail.cli.topology_report import show, show_node
-    from dovetail.views.topology import Topology
+    from dovetail.views.topology_types import Topology
 
     for option, path in (("--plot", plot), ("--nccl", nccl)):
         if path is not None and not path.parent.is_dir():
@@ -101,7 +100,7 @@ def _of_file(file: str, product: str | None) -> Topology:
 
 
 def _of_node(name: str, cluster: Callable[[], ClusterSource], pod: str | None, for_nccl: bool) -> NodeTopology:
-    from dovetail.views.node import NodeQuestion
+    from dovetail.views.topology_types import NodeQuestion
 
     try:
         source = cluster()
@@ -117,7 +116,7 @@ def _asked(source: ClusterSource, asked: NodeQuestion) -> NodeTopology | None:
     """The answer of the running scheduler."""
     from dovetail.kube.objects.views import NODE_TOPOLOGIES
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.node import NodeTopology
+    from dovetail.views.topology_types import NodeTopology
 
     query = {"node": asked.node} | ({"nccl": "true"} if asked.nccl else {}) | ({"pod": asked.pod} if asked.pod else {})
     return source.ask(ViewRequest(NODE_TOPOLOGIES, source.namespace, query=query), NodeTopology)

@@ -10,9 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from dovetail.cli.console import Console, Table
-from dovetail.views.gpus import PodGpus
-from dovetail.views.node import NodeInside, Policies
-from dovetail.views.topology import Topology, equal_sets, nearest, numa_groups
+from dovetail.views.topology_types import NodeInside, PodGpus, Policies, Topology, equal_sets, nearest, numa_groups
 
 _STYLES = {"PIX": "cyan", "PXB": "cyan", "BOARD": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "dim", "?": "dim"}
 _NVLINK_STYLE = "green"

@@ -18,8 +18,7 @@ from dovetail.cli.price_options import book_of, price_options
 if TYPE_CHECKING:
     from dovetail.cli.change_prices import PricedWhatIf
     from dovetail.cost.price_sources import PriceSources
-    from dovetail.views.whatif import WhatIf
-    from dovetail.views.whatif_changes import Change
+    from dovetail.views.whatif_types import Change, WhatIf
 
 _SHAPE = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?:x(.+))?")
 _LABEL = re.compile(r"([^=]+)=(.*)")
@@ -50,7 +49,7 @@ def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, 
     controllers would create. A LeaseRequest gets offers, of which the first is accepted. Objects without a namespace
     are created in that of the context.
     """
-    from dovetail.views.whatif_changes import Submit
+    from dovetail.views.whatif_types import Submit
 
     _answer(source, prices, form, Submit(submitted(paths, source.namespace)))
 
@@ -62,7 +61,7 @@ def submit(source: ClusterSource, paths: tuple[str, ...], prices: PriceSources, 
 @answer_option
 def drain(source: ClusterSource, nodes: tuple[str, ...], prices: PriceSources, form: AnswerForm) -> None:
     """Drain nodes: where their pods go, which then wait, and which disruption budgets block the drain."""
-    from dovetail.views.whatif_changes import DrainNodes
+    from dovetail.views.whatif_types import DrainNodes
 
     _answer(source, prices, form, DrainNodes(nodes))
 
@@ -92,7 +91,7 @@ def add_nodes(
     4x8xH100 adds four nodes like an existing one with eight GPUs whose model has H100 in its name; --like NODE --count
     4 adds four nodes like NODE.
     """
-    from dovetail.views.whatif_changes import AddNodes, AddNodesLike
+    from dovetail.views.whatif_types import AddNodes, AddNodesLike
 
     shape = _SHAPE.fullmatch(what[0]) if len(what) == 1 else None
     if bool(what) == bool(like):
@@ -143,7 +142,7 @@ def quota(
     form: AnswerForm,
 ) -> None:
     """Change the quota of QUEUE. AMOUNTs are such as gpu=40, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
-    from dovetail.views.whatif_changes import ChangeQuota
+    from dovetail.views.whatif_types import ChangeQuota
 
     if not (guarantee or limit) and weight is None and priority is None:
         raise click.UsageError("nothing changes: use --guarantee, --limit, --weight or --priority")
@@ -158,7 +157,7 @@ def quota(
 @answer_option
 def stop(source: ClusterSource, queue: str, evict: bool, prices: PriceSources, form: AnswerForm) -> None:
     """Stop QUEUE: which of its jobs no longer start, and which jobs of other queues start sooner."""
-    from dovetail.views.whatif_changes import StopQueue
+    from dovetail.views.whatif_types import StopQueue
 
     _answer(source, prices, form, StopQueue(queue, evict))
 
@@ -170,7 +169,7 @@ def stop(source: ClusterSource, queue: str, evict: bool, prices: PriceSources, f
 @answer_option
 def resume(source: ClusterSource, queue: str, prices: PriceSources, form: AnswerForm) -> None:
     """Resume QUEUE, which is stopped: which of its jobs start now, and which jobs of other queues start later."""
-    from dovetail.views.whatif_changes import ResumeQueue
+    from dovetail.views.whatif_types import ResumeQueue
 
     _answer(source, prices, form, ResumeQueue(queue))
 
@@ -211,8 +210,7 @@ def _ask(source: ClusterSource, change: Change) -> WhatIf | None:
 
     from dovetail.kube.objects.views import WHAT_IFS
     from dovetail.kube.reading.views import ViewRequest
-    from dovetail.views.whatif import WhatIf
-    from dovetail.views.whatif_changes import WhatIfQuestion
+    from dovetail.views.whatif_types import WhatIf, WhatIfQuestion
 
     return source.ask(ViewRequest(WHAT_IFS, source.namespace, body=msgspec.json.encode(WhatIfQuestion(change))), WhatIf)
 

@@ -15,7 +15,7 @@ from dovetail.cli.output import LOOK_AHEAD_ENDED, count, foreign, gpus, indices,
 from dovetail.core.reasons import Expected, When
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.names import some
-from dovetail.views.whatif import WhatIf, WhatifOutcome
+from dovetail.views.whatif_types import WhatIf, WhatifOutcome
 
 _NODES_SHOWN = 3
 _MOST_ROWS = 40

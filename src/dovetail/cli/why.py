@@ -14,7 +14,7 @@ from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
 from dovetail.cli.names import complete_jobs_and_queues
 from dovetail.cli.output import key_of, looking_ahead, namespace_option, versioned
-from dovetail.views.leased import LEASE, REQUEST
+from dovetail.views.lease_types import LEASE, REQUEST
 
 if TYPE_CHECKING:
     from dovetail.kube.reading.live_cluster import LiveCluster

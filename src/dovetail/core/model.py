@@ -20,6 +20,9 @@ from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
+from dovetail.core.label_terms import LabelSelector as LabelSelector
+from dovetail.core.label_terms import Operator as Operator
+from dovetail.core.label_terms import Requirement as Requirement
 from dovetail.core.placing import layout
 
 CPU = "cpu"
@@ -31,22 +34,7 @@ WHOLE_GPU_MILLI = layout.WHOLE_GPU_MILLI
 MAX_GPUS = 62
 """GPUs of one node that fit the bits of a free mask."""
 
-Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-
-
-class Requirement(Struct, frozen=True):
-    """One expression over labels. `Gt` and `Lt` hold one value and compare as 64-bit integers, strictly."""
-
-    key: str
-    operator: Operator
-    values: tuple[str, ...] = ()
-
-
-class LabelSelector(Struct, frozen=True):
-    """All requirements must hold; no requirement matches everything. `matchLabels` arrive as `In` of one value."""
-
-    requirements: tuple[Requirement, ...] = ()
 
 
 class NodeTerm(Struct, frozen=True):

@@ -28,7 +28,8 @@ from dovetail.kube.api.resources import GPU_STACKS, PODS
 from dovetail.kube.api.rights import missing_right
 from dovetail.kube.objects.holding import HoldingPod
 from dovetail.kube.objects.stack import GPUStack, IdleSpec
-from dovetail.kube.translate.annotations import PREFIX, WHEN_IDLE, duration_ms, options_of
+from dovetail.kube.translate.annotations import PREFIX, WHEN_IDLE, options_of
+from dovetail.kube.translate.durations import duration_ms
 
 _AT_ONCE = 16
 MOST_PODS = 500

@@ -15,8 +15,6 @@ from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY,
 from dovetail.views.names import nearest
 
 CLASSES = (CPU, MEMORY, GPU, GPU_SLICES, GPU_MEMORY)
-MOST_ASKED = 2**50
-"""The largest number in a question to a running scheduler."""
 _MIB = 2**20
 _NONE = "none"
 

@@ -13,9 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
 
-from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import GPU
@@ -26,7 +24,7 @@ from dovetail.core.preemption.relocation import Move
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete
-from dovetail.views.amounts import MOST_ASKED
+from dovetail.views.defrag_types import Defrag, DefragQuestion, MoveStepView, PodMove
 from dovetail.views.forecast_types import ForecastPlace
 from dovetail.views.free_types import Beside
 from dovetail.views.job_types import JobView
@@ -39,55 +37,11 @@ from dovetail.views.shape_types import ShapeView, parse
 _MILLI_MS_PER_MINUTE = 60_000_000
 
 
-class PodMove(Struct, frozen=True):
-    """A move. `gpus` are the indices of the GPUs that are free for the pod on `target` by then; empty if they are not
-    known. `count` is more than 1 of pods that are shown as one."""
-
-    pod: str
-    source: str
-    target: str
-    gpus: tuple[int, ...]
-    count: int = 1
-
-
-class MoveStepView(Struct, frozen=True):
-    """Pods of `job` that move at the same time. `lost_gpu_minutes` is the work that must be repeated."""
-
-    job: str
-    queue: str
-    moves: tuple[PodMove, ...]
-    lost_gpu_minutes: float
-
-
-class Defrag(Struct, frozen=True):
-    """Room for `job` ("" for a `shape`). `room`: there is room after the `steps`, which are empty if it fits without
-    moves; `places` are the nodes of its pods then. Without room, `why` is the reason, and `proven` is true if no moves
-    can help. `notes` are what an operator must know or do besides."""
-
-    job: str
-    shape: ShapeView | None
-    room: bool
-    steps: tuple[MoveStepView, ...]
-    lost_gpu_minutes: float
-    places: tuple[ForecastPlace, ...]
-    why: str
-    proven: bool
-    notes: tuple[str, ...]
-
-
-class DefragQuestion(Struct, frozen=True, rename="camel"):
-    """What room is asked for: for the `job` NAMESPACE/NAME, or for a `shape` such as 4x8xH100 with CPU and memory."""
-
-    job: str = ""
-    shape: str = ""
-    cpu_milli: Annotated[int, Meta(ge=0, le=MOST_ASKED)] = 0
-    memory_bytes: Annotated[int, Meta(ge=0, le=MOST_ASKED)] = 0
-
-    def answer(self, state: State) -> Defrag:
-        """The plan; the state is changed. Raises JobNotFound and ShapeError."""
-        if self.job:
-            return for_job(state, self.job)
-        return for_shape(state, parse(self.shape), Beside(self.cpu_milli, self.memory_bytes))
+def defrag(state: State, asked: DefragQuestion) -> Defrag:
+    """The plan; the state is changed. Raises JobNotFound and ShapeError."""
+    if asked.job:
+        return for_job(state, asked.job)
+    return for_shape(state, parse(asked.shape), Beside(asked.cpu_milli, asked.memory_bytes))
 
 
 def for_job(state: State, key: str) -> Defrag:

@@ -11,27 +11,24 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
 
-from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cycle import enter
 from dovetail.core.events import NodeChanged
-from dovetail.core.model import DrainMode, Maintenance, Pod
+from dovetail.core.model import Maintenance, Pod
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
-from dovetail.views.amounts import MOST_ASKED
+from dovetail.views.drain_types import ENDS, EVICTED, MOVES, STAYS, DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast import forecast
 from dovetail.views.forecast_types import Forecast
 from dovetail.views.jobs import job_and_name
 from dovetail.views.leased import key_of
 from dovetail.views.names import nearest
 
-ENDS, MOVES, EVICTED, STAYS = "ends", "moves", "is evicted", "stays"
 _REVOKED = "the lease is taken back: its agent has until then to save its work"
 _HAS_ROOM, _NO_ROOM = "room is kept for it elsewhere", "no other node has room for it: it waits"
 _MINUTE = 60_000_000
@@ -42,60 +39,6 @@ _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 
 class UnknownNode(ValueError):
     """There is no such node; the message names similar ones."""
-
-
-class DrainedPod(Struct, frozen=True):
-    """A pod that runs on a node to be drained, or belongs to a gang that has to leave one as a whole. `what` happens:
-    it ends, moves, is evicted or stays, and `left_ms` is when it has left (0: not known), by `basis`.
-    `lost_gpu_minutes` is the work that it loses, rounded up. `count` is more than 1 of pods that are shown as one."""
-
-    pod: str
-    job: str
-    queue: str
-    node: str
-    gpus_milli: int
-    what: str
-    left_ms: int
-    sure: Sure
-    basis: str
-    lost_gpu_minutes: int
-    count: int = 1
-
-
-class DrainedNode(Struct, frozen=True):
-    """A node with its pods, the last to leave at the end. `empty_ms` is when it is empty, 0 if that is not known.
-    `others` is the number of pods that are not followed."""
-
-    node: str
-    gpus: int
-    empty_ms: int
-    sure: Sure
-    basis: str
-    pods: tuple[DrainedPod, ...]
-    others: int
-
-
-class DrainPlan(Struct, frozen=True):
-    """The nodes, and pods on other nodes that leave with them. `jobs` and `queues` are those of all these pods; pods of
-    one controller are one job. `other_jobs` is the number of jobs that are left out, as the asker may not see them."""
-
-    nodes: tuple[DrainedNode, ...]
-    elsewhere: tuple[DrainedPod, ...]
-    jobs: tuple[str, ...]
-    queues: tuple[str, ...]
-    lost_gpu_minutes: int
-    other_jobs: int = 0
-
-
-class DrainQuestion(Struct, frozen=True, rename="camel"):
-    """These nodes have to be empty at `start_ms`, 0 for now; `mode` is what happens to their pods."""
-
-    nodes: tuple[str, ...]
-    mode: DrainMode = "WaitForJobs"
-    start_ms: Annotated[int, Meta(ge=0, le=MOST_ASKED)] = 0
-
-    def maintenance(self, now_ms: int) -> Maintenance:
-        return Maintenance(self.mode, now_ms, self.start_ms)
 
 
 def drain_plan(state: State, names: Sequence[str], maintenance: Maintenance, now_ms: int) -> DrainPlan:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dovetail.kube.translate.lease_records import LeaseObjects
 from dovetail.views.jobs import workloads_called
-from dovetail.views.leased import LEASE, REQUEST
+from dovetail.views.lease_types import LEASE, REQUEST
 from dovetail.views.names import ANY, HINT, JOB, POD, JobNotFound, nearest
 from dovetail.views.outlook import Outlook
 from dovetail.views.why import explain

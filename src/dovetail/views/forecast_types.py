@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from dovetail.core.bargaining.types import LeaseAlternative, Offer
 from dovetail.core.reasons import Expected, Refusal, When
-from dovetail.views.job_types import JobView
+
+if TYPE_CHECKING:
+    from dovetail.core.bargaining.types import LeaseAlternative, Offer
+    from dovetail.views.job_types import JobView
 
 PLACED = "Placed"
 Watch = Callable[[int, int], None]

@@ -7,24 +7,11 @@ record, or if the record cannot be true, only their number is known. Bandwidths 
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.links import bandwidth
 from dovetail.core.state import State
 from dovetail.views.leased import key_of
-
-
-class PodGpus(Struct, frozen=True):
-    """The GPUs of a pod; `gpus` is None if the indices are not known. `mbps` is the bandwidth between them,
-    `ideal_mbps` the most that as many GPUs of the node can have; None for fewer than two, and if the wiring is not
-    known."""
-
-    pod: str
-    count: int
-    gpus: tuple[int, ...] | None
-    mbps: int | None
-    ideal_mbps: int | None
+from dovetail.views.topology_types import PodGpus
 
 
 def gpus_of(state: State, pod: Pod) -> PodGpus:

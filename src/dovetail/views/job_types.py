@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dovetail.core.model import Pod, Requirement
+from dovetail.core.label_terms import Requirement
 from dovetail.core.reasons import Sure
+
+if TYPE_CHECKING:
+    from dovetail.core.model import Pod
 
 
 class JobView(Struct, frozen=True):

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from dovetail.core import quantities
 from dovetail.core.bargaining.types import Holding, LeaseAlternative
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
@@ -15,19 +13,9 @@ from dovetail.core.model import CPU, GPU, MEMORY
 from dovetail.kube.nodes.instances import shown
 from dovetail.kube.translate.leases import text_of_ms
 from dovetail.kube.translate.queues import timestamp
+from dovetail.views.lease_types import NodeDevices
 
 _MIB = 2**20
-
-
-class NodeDevices(Struct, frozen=True):
-    """Devices of a lease on one node: the indices of GPUs, or MIG instances as GPU/PROFILE@START."""
-
-    node: str
-    gpus: tuple[int, ...] = ()
-    instances: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.node} {','.join(self.instances or map(str, self.gpus))}"
 
 
 def alternative_text(one: LeaseAlternative) -> str:

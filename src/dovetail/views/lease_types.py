@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from dovetail.core.queues.types import Amounts
-from dovetail.views.lease_texts import NodeDevices
+from dovetail.core.queues.amounts import Amounts
 
 
 class LeaseEnd(Struct, frozen=True):
@@ -114,3 +113,18 @@ class LeasesView(Struct, frozen=True):
     requests: tuple[RequestRow, ...]
     leases: tuple[LeaseRow, ...]
     elsewhere: LeaseTotals | None = None
+
+
+LEASE, REQUEST = "gpulease/", "leaserequest/"
+"""How the names of leases and of requests begin where pods may be meant, too."""
+
+
+class NodeDevices(Struct, frozen=True):
+    """Devices of a lease on one node: the indices of GPUs, or MIG instances as GPU/PROFILE@START."""
+
+    node: str
+    gpus: tuple[int, ...] = ()
+    instances: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.node} {','.join(self.instances or map(str, self.gpus))}"

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.model import Pod
-
-LEASE, REQUEST = "gpulease/", "leaserequest/"
-"""How the names of leases and of requests begin where pods may be meant, too."""
+from dovetail.views.lease_types import LEASE
 
 
 def lease_key(lease_id: str) -> str:

@@ -24,8 +24,17 @@ from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import leases
 from dovetail.kube.translate.lease_records import LeaseObjects
 from dovetail.kube.translate.leases import lease_id
-from dovetail.views.lease_texts import NodeDevices, alternative_text, devices_text, nodes_of
-from dovetail.views.lease_types import LeaseEnd, LeaseRow, LeasesView, LeaseTotals, OfferRow, PlaneRow, RequestRow
+from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
+from dovetail.views.lease_types import (
+    LeaseEnd,
+    LeaseRow,
+    LeasesView,
+    LeaseTotals,
+    NodeDevices,
+    OfferRow,
+    PlaneRow,
+    RequestRow,
+)
 from dovetail.views.leased import is_placeholder
 from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.queue_shares import share

@@ -20,54 +20,16 @@ from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.translate.read_notes import ReadNotes
 from dovetail.topology.nccl_xml_write import coarse, write
 from dovetail.topology.reading import Reading
-from dovetail.views.gpus import PodGpus, gpus_of
+from dovetail.views.gpus import gpus_of
 from dovetail.views.jobs import find_pod
 from dovetail.views.names import JobNotFound, nearest
-from dovetail.views.topology import Topology, of_reading
+from dovetail.views.topology import of_reading
+from dovetail.views.topology_types import NodeInside, NodeQuestion, NodeTopology, Policies, Topology
 
 _GPU_NODE = "GPUNode"
 _LABELS = "labels of the node"
 _ALL_ASSUMED = "the labels have only the product: the wiring is the usual one of such a node"
 _SOME_ASSUMED = "NVLinks or NICs were not reported: they are the usual ones of the product"
-
-
-class Policies(Struct, frozen=True):
-    """Policies of the kubelet's managers, as KubeletConfiguration names them."""
-
-    topology_manager: str | None = None
-    topology_manager_scope: str | None = None
-    cpu_manager: str | None = None
-    cpu_manager_options: tuple[str, ...] = ()
-    memory_manager: str | None = None
-
-
-class NodeInside(Struct, frozen=True):
-    """A node. It offers `gpus` GPUs, `free` of which no pod holds. `topology` is None if the wiring is not known.
-    `findings` name contradictions between objects, and values that cannot be used. `pods` hold GPUs there."""
-
-    node: str
-    gpus: int
-    free: int
-    topology: Topology | None
-    findings: tuple[str, ...]
-    policies: Policies
-    pods: tuple[PodGpus, ...]
-
-
-class NodeQuestion(Struct, frozen=True):
-    """The topology of a `node`, and with `nccl` the text of a file for NCCL: with all GPUs of the node, or with those
-    of a `pod`, NAMESPACE/NAME."""
-
-    node: str
-    nccl: bool = False
-    pod: str = ""
-
-
-class NodeTopology(Struct, frozen=True):
-    """The answer. `nccl` is the text of the file, "" unless it is asked for."""
-
-    inside: NodeInside
-    nccl: str = ""
 
 
 class NotForNccl(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.queues.types import Amounts
+from dovetail.core.queues.amounts import Amounts
 from dovetail.core.reasons import Expected
 from dovetail.views.forecast_types import ForecastPlace
 

@@ -7,54 +7,14 @@ What is not known is None. Bandwidths are one way, in MB/s (10^6 bytes).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
-
-from msgspec import Struct
 
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.layout import LEVELS, MAX_LINKED_GPUS, UNKNOWN, Layout
 from dovetail.topology import nccl_xml, nvidia_smi
 from dovetail.topology.reading import Reading
+from dovetail.views.topology_types import SIZES, GpuSet, NicView, Topology
 
 NVIDIA_SMI, NCCL = "nvidia-smi topo -m", "NCCL XML"
-SIZES = (2, 4, 8)
-
-
-class NicView(Struct, frozen=True):
-    """A NIC. `levels` has for each GPU the distance: BOARD, PIX, PXB, PHB, NODE or SYS. `speed_mbps` is the line rate
-    in MB/s."""
-
-    numa: int | None
-    levels: tuple[str | None, ...]
-    speed_mbps: int | None
-    rdma: bool
-
-
-class GpuSet(Struct, frozen=True):
-    """A set of GPUs. `mbps` is the bandwidth of the best ring through them."""
-
-    gpus: tuple[int, ...]
-    mbps: int
-
-
-class Topology(Struct, frozen=True):
-    """A topology, read from `source`. `numa` has the NUMA node of each GPU, `pcie` the level between each two GPUs
-    (None on the diagonal too), `nvlinks` their number of links. `nvlink_mbps` is the rate of one link, `pcie_mbps` of
-    the slot of a GPU, `socket_mbps` between NUMA nodes. `assumed`: the wiring is the usual one of the product and was
-    not read; `notes` name what else was missing. `sets` has all sets of 2, 4 and 8 GPUs, of each size the best
-    first."""
-
-    source: str
-    numa: tuple[int | None, ...]
-    pcie: tuple[tuple[str | None, ...], ...]
-    nvlinks: tuple[tuple[int, ...], ...]
-    nics: tuple[NicView, ...]
-    nvlink_mbps: int
-    pcie_mbps: int
-    socket_mbps: int
-    assumed: bool
-    notes: tuple[str, ...]
-    sets: tuple[GpuSet, ...]
 
 
 def topology(text: str, product: str | None = None) -> Topology:
@@ -109,34 +69,3 @@ def _sets(layout: Layout) -> Iterator[GpuSet]:
             for mask in map(int, sets.masks[sets.size == size])
         ]
         yield from sorted(found, key=lambda each: (-each.mbps, each.gpus))
-
-
-class EqualSets(Struct, frozen=True):
-    """Sets of one size with the same bandwidth."""
-
-    size: int
-    mbps: int
-    sets: tuple[tuple[int, ...], ...]
-
-
-def equal_sets(topology: Topology) -> list[EqualSets]:
-    """The sets by size and bandwidth, of each size the best first."""
-    return [
-        EqualSets(size, mbps, tuple(each.gpus for each in equal))
-        for (size, mbps), equal in groupby(topology.sets, key=lambda each: (len(each.gpus), each.mbps))
-    ]
-
-
-def numa_groups(topology: Topology) -> dict[int | None, list[int]]:
-    """The GPUs of each NUMA node, the unknown one last."""
-    nodes = sorted(set(topology.numa), key=lambda node: (node is None, node or 0))
-    return {node: [gpu for gpu, own in enumerate(topology.numa) if own == node] for node in nodes}
-
-
-def nearest(nic: NicView) -> tuple[str | None, list[int]]:
-    """The least distance between a NIC and a GPU, and the GPUs at that distance; None and [] if not known."""
-    known = {LEVELS.index(level) for level in nic.levels if level is not None}
-    if not known:
-        return None, []
-    level = LEVELS[min(known)]
-    return level, [gpu for gpu, own in enumerate(nic.levels) if own == level]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Wedge
 
-from dovetail.views.topology import Topology, nearest, numa_groups
+from dovetail.views.topology_types import Topology, nearest, numa_groups
 
 _BLUE, _GREY, _ORANGE, _GREEN = "#2563eb", "#9ca3af", "#d97706", "#15803d"
 _SHADES = ("#eff6ff", "#fef3c7", "#ecfdf5", "#fdf2f8", "#f5f3ff", "#f1f5f9", "#fff7ed", "#f0fdfa")

@@ -12,7 +12,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -32,26 +31,22 @@ from dovetail.core.events import (
 from dovetail.core.labels import matches, untolerated
 from dovetail.core.model import GPU, Node, Pod
 from dovetail.core.queues.types import MODEL_LABEL, Queue, Stop
-from dovetail.core.reasons import Expected, When
+from dovetail.core.reasons import When
 from dovetail.core.state import State
 from dovetail.views.forecast import forecast
-from dovetail.views.forecast_types import Forecast, ForecastPlace, ForecastVictim, Start, Watch
+from dovetail.views.forecast_types import Forecast, ForecastVictim, Start, Watch
 from dovetail.views.jobs import request_job, restarted
 from dovetail.views.lease_texts import alternative_text
-from dovetail.views.lease_types import OfferRow
 from dovetail.views.leased import is_placeholder, key_of
 from dovetail.views.leases import offer_rows
 from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.priced_gpus import changed_nodes, submitted_gpus
-from dovetail.views.priced_types import ChangedNodes, SubmittedGpus
 from dovetail.views.queues import queue_named
+from dovetail.views.whatif_types import Effect, QueueGain, WhatIf, WhatifOutcome
 
 HOST = "kubernetes.io/hostname"
 _SAME_MS = 60_000
 """Starts that differ by less are equal."""
-Effect = Literal[
-    "starts now", "no longer starts now", "sooner", "later", "waits", "can start", "never starts", "gone", "as before"
-]  # fmt: skip
 
 
 class ChangeError(ValueError):
@@ -70,58 +65,6 @@ class Hypothesis(Struct, frozen=True):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     submitted: frozenset[str] = frozenset()
-
-
-class WhatifOutcome(Struct, frozen=True):
-    """A job with the change and without it. `before` is None for a job that the change adds, or that runs without it;
-    `after` is None for a job that the change removes, or that runs with it. `left` are the nodes that its pods leave,
-    `places` those to which they go, `code` and `message` why it waits then. `gpus_milli` are its requested GPUs.
-    `before_state` and `state` are Placed, NotYet or Never, "" without a start. Of a request for a lease `offers` are
-    what its agent is offered when it starts, and `granted` is what it then has, in words."""
-
-    job: str
-    queue: str
-    pods: int
-    gpus_milli: int
-    effect: Effect
-    before: Expected | None
-    after: Expected | None
-    before_state: str = ""
-    state: str = ""
-    left: tuple[str, ...] = ()
-    places: tuple[ForecastPlace, ...] = ()
-    code: str = ""
-    message: str = ""
-    offers: tuple[OfferRow, ...] = ()
-    granted: str = ""
-
-
-class QueueGain(Struct, frozen=True):
-    """The GPUs that the jobs of a queue have after the next step, without the change and with it."""
-
-    queue: str
-    before_milli: int
-    after_milli: int
-
-
-class WhatIf(Struct, frozen=True):
-    """The answer. `jobs` has the jobs that the change is about, then the others with a difference, in the order of
-    their starts. `spared` are the pods that would be evicted only without the change. `unchanged` is the number of
-    waiting jobs without a difference. `whole` is false if a look-ahead ended at its bound. `elsewhere` is the number of
-    jobs with a difference that are left out, as they are in namespaces that the asker may not see. `nodes` are those
-    that the change adds or takes away, `submitted` what its jobs hold; None where an older scheduler answers."""
-
-    now_ms: int
-    jobs: tuple[WhatifOutcome, ...]
-    evicted: tuple[ForecastVictim, ...]
-    spared: tuple[ForecastVictim, ...]
-    queues: tuple[QueueGain, ...]
-    unchanged: int
-    notes: tuple[str, ...]
-    whole: bool
-    elsewhere: int = 0
-    nodes: tuple[ChangedNodes, ...] | None = None
-    submitted: tuple[SubmittedGpus, ...] | None = None
 
 
 def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhatIf:

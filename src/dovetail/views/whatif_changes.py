@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.events import (
@@ -30,72 +29,22 @@ from dovetail.kube.manifests.documents import Document
 from dovetail.views.amounts import changed
 from dovetail.views.queues import queue_named
 from dovetail.views.whatif import ChangeError, Hypothesis, add_nodes, drain, like, like_of_model, quota, stop, submit
+from dovetail.views.whatif_types import (
+    AddNodes,
+    AddNodesLike,
+    Change,
+    ChangeQuota,
+    DrainNodes,
+    ResumeQueue,
+    StopQueue,
+    Submit,
+)
 
 MOST_OBJECTS = 5_000
 MOST_NODES = 10_000
 MOST_WEIGHT = 1_000_000
 MOST_PRIORITY = 2**31 - 1
 _SENT = "objects"
-
-
-class Submit(Struct, frozen=True, tag="submit", rename="camel"):
-    """Create these objects."""
-
-    objects: tuple[dict[str, Any], ...]
-
-
-class DrainNodes(Struct, frozen=True, tag="drain", rename="camel"):
-    """Drain these nodes."""
-
-    nodes: tuple[str, ...]
-
-
-class AddNodes(Struct, frozen=True, tag="addNodes", rename="camel"):
-    """Add the nodes among these objects."""
-
-    objects: tuple[dict[str, Any], ...]
-
-
-class AddNodesLike(Struct, frozen=True, tag="addNodesLike", rename="camel"):
-    """Add so many nodes like one, or like one with so many `gpus` of a `model`."""
-
-    node: str = ""
-    gpus: int = 0
-    model: str = ""
-    count: int = 1
-    labels: tuple[tuple[str, str], ...] = ()
-
-
-class ChangeQuota(Struct, frozen=True, tag="quota", rename="camel"):
-    """Change the quota of a queue; amounts are CLASS=AMOUNT. What is None stays."""
-
-    queue: str
-    guarantee: tuple[str, ...] = ()
-    limit: tuple[str, ...] = ()
-    weight: int | None = None
-    priority: int | None = None
-
-
-class StopQueue(Struct, frozen=True, tag="stop", rename="camel"):
-    """Stop a queue, and evict its jobs."""
-
-    queue: str
-    evict: bool = False
-
-
-class ResumeQueue(Struct, frozen=True, tag="resume", rename="camel"):
-    """Let the jobs of a queue start again."""
-
-    queue: str
-
-
-Change = Submit | DrainNodes | AddNodes | AddNodesLike | ChangeQuota | StopQueue | ResumeQueue
-
-
-class WhatIfQuestion(Struct, frozen=True, rename="camel"):
-    """The body of a question."""
-
-    change: Change
 
 
 class NotPermitted(Exception):

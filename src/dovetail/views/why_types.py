@@ -7,11 +7,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from dovetail.core.queues.types import Amounts
+from dovetail.core.queues.amounts import Amounts
 from dovetail.core.reasons import Expected, Repartition, When
 from dovetail.views.held_types import DeviceHolder, HeldPart, HolderRefused
-from dovetail.views.lease_types import LeaseRow, RequestRow
-from dovetail.views.leased import LEASE, REQUEST
+from dovetail.views.lease_types import LEASE, REQUEST, LeaseRow, RequestRow
 from dovetail.views.names import ANY, JOB, POD
 from dovetail.views.queue_types import QueueShare
 

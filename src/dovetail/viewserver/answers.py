@@ -42,9 +42,12 @@ from dovetail.kube.objects.views import (
     ViewMeta,
 )
 from dovetail.kube.translate.reported import ReportedObjects
-from dovetail.views.amounts import MOST_ASKED, AmountError
-from dovetail.views.defrag import DefragQuestion
-from dovetail.views.drain import DrainQuestion, UnknownNode, drain_plan
+from dovetail.views.amounts import AmountError
+from dovetail.views.asked_types import MOST_ASKED
+from dovetail.views.defrag import defrag
+from dovetail.views.defrag_types import DefragQuestion
+from dovetail.views.drain import UnknownNode, drain_plan
+from dovetail.views.drain_types import DrainQuestion
 from dovetail.views.explanation import explain_name
 from dovetail.views.free import free
 from dovetail.views.free_types import Beside
@@ -53,7 +56,7 @@ from dovetail.views.job_states import DONE, STATES
 from dovetail.views.job_types import JobFilter
 from dovetail.views.leases import all_leases, leases_of_namespace
 from dovetail.views.names import ANY, JOB, POD, JobNotFound
-from dovetail.views.node import NodeQuestion, NotForNccl, ReadObjects, node_topology
+from dovetail.views.node import NotForNccl, ReadObjects, node_topology
 from dovetail.views.node_holders import node_holders
 from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
@@ -62,8 +65,10 @@ from dovetail.views.queue_shares import share
 from dovetail.views.rank import rank
 from dovetail.views.shape import largest
 from dovetail.views.shape_types import ShapeError, parse
+from dovetail.views.topology_types import NodeQuestion
 from dovetail.views.whatif import ChangeError, whatif
-from dovetail.views.whatif_changes import MOST_NODES, NotPermitted, WhatIfQuestion, hypothesis_of
+from dovetail.views.whatif_changes import MOST_NODES, NotPermitted, hypothesis_of
+from dovetail.views.whatif_types import WhatIfQuestion
 from dovetail.views.why_types import KINDS, WhyQuestion
 from dovetail.viewserver.redaction import Redaction
 
@@ -242,7 +247,7 @@ class ViewAnswers:
         if asked.job:
             self._check_own(question, asked.job)
         try:
-            return asked.answer(restore(self._state.policy, self._outlook.checkpoint))
+            return defrag(restore(self._state.policy, self._outlook.checkpoint), asked)
         except ShapeError as error:
             raise BadQuestion(400, str(error)) from error
 

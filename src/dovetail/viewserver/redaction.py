@@ -23,17 +23,16 @@ from msgspec.structs import replace
 from dovetail.core.quantities import QuantityError, amount, display
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
-from dovetail.views.defrag import Defrag, PodMove
-from dovetail.views.drain import DrainedPod, DrainPlan
+from dovetail.views.defrag_types import Defrag, PodMove
+from dovetail.views.drain_types import DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
-from dovetail.views.gpus import PodGpus
 from dovetail.views.held_types import DeviceHolder
-from dovetail.views.node import NodeInside
 from dovetail.views.node_holders import NodeHolder
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_types import QueuePosition, QueueShare, UserShare
 from dovetail.views.rank_types import RankView
-from dovetail.views.whatif import WhatIf
+from dovetail.views.topology_types import NodeInside, PodGpus
+from dovetail.views.whatif_types import WhatIf
 
 T = TypeVar("T")
 

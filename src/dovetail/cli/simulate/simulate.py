@@ -57,7 +57,7 @@ class _Duration(click.ParamType[Any]):
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
+        from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
 
         try:
             return duration_ms(value) or self.fail(f"{value!r} {DURATION_RULE}", param, ctx)

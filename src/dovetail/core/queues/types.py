@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from dovetail.core.model import LabelSelector, Problem
+from dovetail.core.queues.amounts import Amounts as Amounts
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -38,7 +39,6 @@ guarantee of their own queue."""
 DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
 """The classes that are divided between queues, with their grains: whole GPUs."""
 
-Amounts = tuple[tuple[str, int], ...]
 Stop = Literal["", "Hold", "HoldAndDrain"]
 """How a queue is stopped: not at all; no job starts in it; and its running jobs are evicted, too."""
 

@@ -36,6 +36,7 @@ from dovetail.core.devices.gpu_sharing import ISOLATIONS, Isolation
 from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import parse
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
+from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
 from dovetail.kube.translate.limits import MOST_LEVELS
 from dovetail.kube.translate.problems import nearest, shown
 
@@ -69,8 +70,6 @@ LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_DURATION = re.compile("".join(f"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
-_SECONDS = (86400, 3600, 60, 1)
 _COUNT = re.compile(r"[0-9]{1,9}")
 _FENCE = re.compile(r"[1-9][0-9]{0,15}")
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -169,14 +168,6 @@ def level(text: str) -> str:
     return key if valid else ""
 
 
-def duration_ms(text: str) -> int:
-    """The duration of a text such as 1h30m, in ms. Raises ValueError."""
-    match = _DURATION.fullmatch(text) if text else None
-    if match is None:
-        raise _BadValue
-    return 1000 * sum(int(amount) * unit for amount, unit in zip(match.groups(default="0"), _SECONDS, strict=True))
-
-
 def _more_than_zero_ms(text: str) -> int:
     milliseconds = duration_ms(text)
     if milliseconds == 0:
@@ -229,7 +220,6 @@ def _milli(text: str) -> int:
 
 
 _LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
-DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
 ENDPOINT_RULE = "is read on the endpoint of a software agent alone"
 _CLASSES = tuple([one.value for one in ServiceClass])
 

@@ -48,7 +48,8 @@ from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import queues as wire
 from dovetail.kube.objects.base import Quantities, Quantity, Wire, epoch_ms
-from dovetail.kube.translate.annotations import DURATION_RULE, NAME, duration_ms
+from dovetail.kube.translate.annotations import NAME
+from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
 from dovetail.kube.translate.money import money_budget, money_document, money_spent
 from dovetail.kube.translate.problems import first_of, nearest, one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector

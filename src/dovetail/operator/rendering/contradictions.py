@@ -21,7 +21,7 @@ from dovetail.kube.objects.stack import (
     Resources,
     StackSpec,
 )
-from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
+from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
 from dovetail.kube.translate.problems import one_of
 from dovetail.kube.translate.selectors import LABEL_OPERATORS
 

@@ -15,7 +15,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SERVER_COMMAND, SERVER_IMAGE, served
-from dovetail.kube.translate.annotations import duration_ms
+from dovetail.kube.translate.durations import duration_ms
 
 TRAINING = {
     ("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"),

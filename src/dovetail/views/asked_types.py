@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds of what is asked."""
+
+from __future__ import annotations
+
+MOST_ASKED = 2**50
+"""The largest number in a question to a running scheduler."""
