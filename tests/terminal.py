@@ -25,6 +25,6 @@ def on_terminal(show: Callable[[Console], None], columns: int) -> str:
     """What stands on a terminal then, without colours."""
     out = Terminal()
     console = Console(file=out)
-    console.size = (columns, 50)
+    console.rich.size = (columns, 50)
     show(console)
     return click.unstyle(out.getvalue())

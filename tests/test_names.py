@@ -13,13 +13,14 @@ from tests.paths import ROOT
 SOURCE = ROOT / "src" / "dovetail"
 PAIRS = {
     "core/model.py": {
-        "kube/objects/base.py": {"LabelSelector", "Namespace", "Node", "Taint"},
+        "kube/objects/base.py": {"Namespace", "Node", "Taint"},
         "kube/objects/pods.py": {"Container", "Pod", "Toleration", "Volume"},
         "kube/objects/storage.py": {"StorageClass"},
     },
     "core/dra/types.py": {
         "kube/objects/claims.py": {"CounterSet", "DeviceClass", "DeviceRequest", "DeviceTaint", "RequestPolicy"},
     },
+    "core/label_terms.py": {"kube/objects/base.py": {"LabelSelector"}},
     "core/bargaining/types.py": {"kube/objects/leases.py": {"LeaseAlternative", "LeaseRequest"}},
     "core/queues/types.py": {"kube/objects/queues.py": {"Queue"}},
 }

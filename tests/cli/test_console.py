@@ -105,7 +105,7 @@ def test_all_commands_print_so() -> None:
     """rich itself cuts what is wider than 80 columns wherever there is no terminal."""
     for path in Path(dovetail.cli.__file__).parent.glob("*.py"):
         imports = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-        assert path.name == "console.py" or not imports & {"rich.console", "rich.table"}, path.name
+        assert path.name == "terminal.py" or not imports & {"rich.console", "rich.table"}, path.name
 
 
 NAME = "a-team-with-a-rather-long-name-of-its-own/" + "-".join(["pretraining"] * 8)

@@ -29,6 +29,7 @@ from dovetail.kube.objects.views import (
     ViewDocument,
 )
 from dovetail.recording.format import CHECKPOINT
+from dovetail.views.defrag import defrag
 from dovetail.views.defrag_types import Defrag, DefragQuestion
 from dovetail.views.drain import drain_plan
 from dovetail.views.drain_types import DrainPlan, DrainQuestion
@@ -91,9 +92,9 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
             drain = DrainQuestion(("n0",), mode)
             found = asked(answers, Question(DRAIN_PLANS.plural, body=msgspec.json.encode(drain).decode()), DrainPlan)
             assert found == drain_plan(_copy(world), ("n0",), drain.maintenance(NOW), NOW)
-        for defrag in (DefragQuestion(shape="8"), *(DefragQuestion(one.job) for one in jobs.jobs[:2])):
-            found = asked(answers, Question(DEFRAG_PLANS.plural, body=msgspec.json.encode(defrag).decode()), Defrag)
-            assert found == defrag.answer(_copy(world))
+        for wanted in (DefragQuestion(shape="8"), *(DefragQuestion(one.job) for one in jobs.jobs[:2])):
+            found = asked(answers, Question(DEFRAG_PLANS.plural, body=msgspec.json.encode(wanted).decode()), Defrag)
+            assert found == defrag(_copy(world), wanted)
         assert asked(answers, Question(CAPACITIES.plural), Free) == free(_copy(world))
         shape = Question(CAPACITIES.plural, "", query=(("shape", "2x8"),))
         assert asked(answers, shape, ShapeAnswer) == largest(_copy(world), parse("2x8"), Beside())

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 from msgspec import Struct
-from rich.markup import escape
 
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count, span
 from dovetail.cli.scheduling import SCHEDULER_NAME, PolicyChoice, fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
@@ -100,7 +100,7 @@ class ClusterSource(Struct, frozen=True):
         from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, read_view
 
         try:
-            document = run(read_view(self.config, request), self.config.server)
+            document = run(read_view(self.config, request), self.config.server, small=True)
             found = decode_json(document.answer, kind)
         except NoSuchObject as error:
             raise click.ClickException(str(error)) from error
@@ -276,12 +276,16 @@ def _time_ms(value: str | None) -> int:
     return max(0, round(moment.timestamp() * 1000))
 
 
-def run(work: Coroutine[Any, Any, R], server: str) -> R:
-    """Run `work` to its end. An error of the API server at `server` becomes a ClickException of one line."""
-    import uvloop
+def run(work: Coroutine[Any, Any, R], server: str, *, small: bool = False) -> R:
+    """Run `work` to its end. An error of the API server at `server` becomes a ClickException of one line. `small`: it
+    is a request or two, for which uvloop takes longer to import than it saves."""
+    if small:
+        from asyncio import run as run_loop
+    else:
+        from uvloop import run as run_loop
 
     try:
-        return uvloop.run(work)
+        return run_loop(work)
     except* KubeError as errors:
         from dovetail.kube.api.rights import missing_right
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
+from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_jobs
 from dovetail.cli.output import count, indices, key_of, namespace_option
 from dovetail.cli.shape import beside_options, shape_option

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, at_option, cluster_options, run
 from dovetail.cli.console import Console
+from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_nodes
 from dovetail.cli.output import count
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from rich.markup import escape
-
 from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count, gpus, span, start
 from dovetail.core.model import Maintenance
 from dovetail.core.reasons import Expected, Sure

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import to_builtins
-from rich.markup import escape
 
 from dovetail.cli.columns import lacking
 from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.markup import escape
 from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import count, foreign, gpus
 from dovetail.cli.stranded_prices import PricedFree, PricedShape, StrandedPrice

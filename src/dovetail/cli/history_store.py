@@ -107,7 +107,7 @@ class HistorySource(Struct, frozen=True):
         namespace = self.own or self.namespace or self.config.namespace
         request = ViewRequest(RESOURCES[type(question)], namespace, query={QUESTION: text}, alone=bool(self.own))
         try:
-            return decode_json(run(read_view(self.config, request), self.config.server).answer, kind)
+            return decode_json(run(read_view(self.config, request), self.config.server, small=True).answer, kind)
         except NotServed as error:
             raise click.ClickException(f"{error}: {_NO_COLLECTOR}") from error
         except (NoSuchObject, NoView) as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dovetail.cli.columns import devices_of, lease_ends
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import ago, count, foreign, gpus, span
-from dovetail.core.queues.types import GPU
+from dovetail.core.queues.amounts import GPU
 from dovetail.views.lease_types import LeaseRow, LeasesView, LeaseTotals, OfferRow, PlaneRow, RequestRow
 from dovetail.views.names import some
 

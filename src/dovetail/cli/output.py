@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_namespaces
 
 if TYPE_CHECKING:
@@ -111,13 +112,7 @@ def printable(text: str) -> str:
 
 def foreign(text: str) -> str:
     """Text of another writer: without control characters, and never markup."""
-    clean = printable(text)
-    if "[" not in clean and "\\" not in clean:
-        return clean
-    # Imported here: rich takes a sixth of the start of a command that shows no table.
-    from rich.markup import escape
-
-    return escape(clean)
+    return escape(printable(text))
 
 
 @contextmanager
@@ -133,7 +128,7 @@ def looking_ahead() -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
-    progress, begins_s = Progress(*columns, console=console, transient=True), time.monotonic() + _AT_ONCE_S
+    progress, begins_s = Progress(*columns, console=console.rich, transient=True), time.monotonic() + _AT_ONCE_S
     bar = progress.add_task("", total=None)
 
     def show(started: int, waiting: int) -> None:

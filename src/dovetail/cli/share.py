@@ -6,16 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
 from dovetail.cli.answer_form import write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.columns import SHARE
 from dovetail.cli.console import Console, Table
 from dovetail.cli.listing import ListForm, list_options, write_rows
+from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_queues
 from dovetail.cli.output import gpus
-from dovetail.core.queues.types import GPU, Amounts
+from dovetail.core.queues.amounts import GPU, Amounts
 
 if TYPE_CHECKING:
     from dovetail.views.queue_types import QueueShare

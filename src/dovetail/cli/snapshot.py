@@ -12,12 +12,12 @@ import click
 import msgspec
 import yaml
 from msgspec import Raw
-from rich.markup import escape
 
 from dovetail import __version__
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.markup import escape
 from dovetail.cli.output import INCOMPLETE, count
 from dovetail.cli.scheduling import SCHEDULER_NAME
 from dovetail.kube.api.errors import Forbidden, KubeError

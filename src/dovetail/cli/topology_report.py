@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from rich.markup import escape
-from rich.text import Text
-
 from dovetail.cli.console import Console, Table
+from dovetail.cli.markup import escape
 from dovetail.views.topology_types import NodeInside, PodGpus, Policies, Topology, equal_sets, nearest, numa_groups
 
 _STYLES = {"PIX": "cyan", "PXB": "cyan", "BOARD": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "dim", "?": "dim"}
@@ -89,7 +87,7 @@ def _matrix(found: Topology, width: int) -> Iterator[Table]:
         table = Table("", "NUMA", *(f"GPU{j}" for j in columns))
         for node, gpus in numa_groups(found).items():
             for gpu in gpus:
-                texts = [Text(cells[gpu][j], _style(cells[gpu][j])) for j in columns]
+                texts = [_styled(cells[gpu][j], _style(cells[gpu][j])) for j in columns]
                 table.add_row(f"GPU{gpu}", "?" if node is None else str(node), *texts)
         yield table
 
@@ -98,6 +96,10 @@ def _cell(found: Topology, i: int, j: int) -> str:
     if i == j:
         return "X"
     return f"NV{found.nvlinks[i][j]}" if found.nvlinks[i][j] else found.pcie[i][j] or "?"
+
+
+def _styled(text: str, style: str) -> str:
+    return f"[{style}]{text}[/]" if style else text
 
 
 def _style(cell: str) -> str:
@@ -116,7 +118,7 @@ def _nics(found: Topology) -> Iterator[Table]:
             "?" if nic.numa is None else str(nic.numa),
             "?" if nic.speed_mbps is None else f"{nic.speed_mbps * 8 / 1000:g}",
             "yes" if nic.rdma else "no",
-            Text.assemble((f"{level or '?'} ", _style(level or "?")), "all" if all_gpus else _ranges(gpus)),
+            _styled(level or "?", _style(level or "?")) + (" all" if all_gpus else f" {_ranges(gpus)}"),
         )
     yield table
 

@@ -7,12 +7,12 @@ import logging
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.markup import escape
 
 if TYPE_CHECKING:
     from dovetail.operator.installation.removal import Removal

@@ -21,10 +21,10 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import click
-from rich.markup import escape
 
 from dovetail.cli.console import Console
 from dovetail.cli.listing import ListColumns, ListForm, ListPrinter, Value, arranged, columns_of
+from dovetail.cli.markup import escape
 from dovetail.cli.output import span
 from dovetail.cli.quantities import DurationParam
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.markup import escape
-
 from dovetail.cli.change_prices import ChangePrice, PricedJob, PricedNodes, PricedWhatIf
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.leases_report import offer_start
+from dovetail.cli.markup import escape
 from dovetail.cli.money import money, price_of, unpriced
 from dovetail.cli.output import LOOK_AHEAD_ENDED, count, foreign, gpus, indices, span, start
 from dovetail.core.reasons import Expected, When

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
-
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count, foreign, span, start
-from dovetail.core.queues.types import MODEL_PREFIX, Amounts
+from dovetail.core.queues.amounts import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
 from dovetail.views.amounts import listed, shown
 from dovetail.views.held_types import DeviceHolder, HeldPart

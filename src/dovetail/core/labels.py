@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dovetail.core.model import LabelSelector, Requirement, Taint, Toleration
+from dovetail.core.label_terms import LabelSelector, Requirement
+
+if TYPE_CHECKING:
+    from dovetail.core.model import Taint, Toleration
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DIGITS = len(str(2**63))

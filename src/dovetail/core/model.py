@@ -17,6 +17,7 @@ from msgspec import Struct
 from dovetail.core.devices.gpu_sharing import Isolation, Sharing
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
+from dovetail.core.devices.layout import MAX_GPUS as MAX_GPUS
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
@@ -31,8 +32,6 @@ PODS = "pods"
 GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"
 WHOLE_GPU_MILLI = layout.WHOLE_GPU_MILLI
-MAX_GPUS = 62
-"""GPUs of one node that fit the bits of a free mask."""
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from dovetail.core import quantities
 from dovetail.core.quantities import QuantityError
-from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_PREFIX, Amounts
+from dovetail.core.queues.amounts import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_PREFIX, Amounts
 from dovetail.views.names import nearest
 
 CLASSES = (CPU, MEMORY, GPU, GPU_SLICES, GPU_MEMORY)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 ANY, POD, JOB = "", "pod", "job"
 """The kinds of object that a name can mean."""
@@ -19,6 +18,9 @@ class JobNotFound(Exception):
 def nearest(name: str, names: Iterable[str]) -> str:
     """ "; did you mean A, B?" for similar names, else "". Those of the same namespace are compared without it, as it is
     equal in all of them."""
+    # Imported here: most names exist.
+    from difflib import get_close_matches
+
     known = dict.fromkeys(names)
     namespace, _, short = name.rpartition("/")
     beside = {one.rpartition("/")[2]: one for one in known if one.rpartition("/")[0] == namespace}

@@ -7,7 +7,7 @@ import re
 
 from msgspec import Struct
 
-from dovetail.core.model import MAX_GPUS
+from dovetail.core.devices.layout import MAX_GPUS
 from dovetail.views.free_types import Blocked, StrandedGpus
 
 _SHAPE = re.compile(r"(?:(?P<pods>[1-9]\d{0,5})x)?(?P<gpus>[1-9]\d?)(?:x(?P<model>\D.*))?")

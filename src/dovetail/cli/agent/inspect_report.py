@@ -8,13 +8,13 @@ from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
-from rich.markup import escape
 
 from dovetail.agent.exporter.coverage import MetricCoverage, shortened
 from dovetail.agent.health import xids
 from dovetail.agent.machine.host import Gpu, Host, Obstacle, Unread
 from dovetail.agent.machine.sysfs import SysfsNumaNode
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count
 from dovetail.core.devices.layout import LEVELS, UNKNOWN, Matrix
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from rich.markup import escape
 
 from dovetail.apiserver.objects import Object
 from dovetail.cli.console import Console, Table
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count, indices
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.rendering.sources import FOLDER

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import click
 from msgspec import Struct
-from rich.markup import escape
 
 from dovetail.cli.answer_form import AnswerForm, write_answer
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.demo.objects import NODES, REQUESTS, agent, cluster, others, train
+from dovetail.cli.markup import escape
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.markup import escape
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
 from dovetail.advice.doctor.lists import UnreadKind, View, facts_of, requests
 from dovetail.advice.doctor.records import ClusterFacts, DoctorFinding, some
 from dovetail.cli.cluster import now_ms
 from dovetail.cli.console import Console
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
 from dovetail import __version__
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.markup import escape
 from dovetail.cli.output import versioned, write_json
 from dovetail.cli.status import read_status
 from dovetail.kube.api.errors import KubeError

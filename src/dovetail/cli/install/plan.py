@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.markup import escape
-
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count, versioned, write_json
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.coexistence.survey import FunctionGroup, InstallPlan, survey

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 
 from msgspec import Struct
-from rich.markup import escape
 
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.markup import escape
 from dovetail.operator.installation.installer import InstallAction, InstalledObject
 
 _SUMMARY = {

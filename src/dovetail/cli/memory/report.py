@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 from msgspec.structs import fields
-from rich.markup import escape
 
 from dovetail.advice import catalog
 from dovetail.advice.config import read
@@ -17,6 +16,7 @@ from dovetail.advice.memory import MemoryEstimate, MemoryRoom, MigSliceFit
 from dovetail.advice.serving import Serving
 from dovetail.cli.answer_form import AnswerForm, write_answer
 from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count
 
 _SAME_ROW_PERCENT = 3

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
 from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_queues
 from dovetail.core.queues.types import Queue
 from dovetail.kube.translate.annotations import NAME

@@ -7,11 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options, run
 from dovetail.cli.console import Console
+from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_queues
 from dovetail.cli.output import TIMED_OUT
 from dovetail.cli.quantities import DurationParam

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
-
 from dovetail.cli.console import Console, Table, prose, right
+from dovetail.cli.markup import escape
 from dovetail.cli.output import gpus, span, start
 from dovetail.cli.queues.existing import waits
 from dovetail.core.reasons import Sure

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
-
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.markup import escape
 from dovetail.cli.output import count, moment
 from dovetail.core.quantities import display
 from dovetail.core.queues.status import QueueSnapshot

@@ -90,7 +90,7 @@ def _progress(total_bytes: int) -> Iterator[tuple[Progress, TaskID]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console.rich, transient=True, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task("replaying", total=total_bytes)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import click
 from msgspec import Struct
-from rich.markup import escape
 
 from dovetail import __version__
 from dovetail.cli.console import Console, Table
+from dovetail.cli.markup import escape
 from dovetail.recording.reader import BadRecording
 from dovetail.recording.replay import Difference, Replay
 

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
-
 from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.markup import escape
 from dovetail.cli.output import foreign, moment, span
 from dovetail.sim.report import ArrivalReport, QueueReport, RequestReport, SimulationReport, SnapshotReport, ValueSpread
 

@@ -312,7 +312,7 @@ def _run(
             simulation = Simulation(task.workload, core, patient=task.patient, observer=observer)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console.rich, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(policy, total=events)
         began_s = time.perf_counter()
         result = simulation.run(lambda done: progress.update(bar, completed=done) if done % 128 == 0 else None)

@@ -9,7 +9,7 @@ from dovetail.views.top import Top
 
 
 def coloured(console: Console) -> bool:
-    return console.is_terminal and not console.no_color and console.color_system is not None
+    return console.is_terminal and not console.rich.no_color and console.rich.color_system is not None
 
 
 def show(answer: Top, console: Console) -> None:

@@ -70,7 +70,7 @@ class PrintedPage(Struct, frozen=True):
         """The text for a terminal of so many columns, with its escape sequences."""
         paper = _Paper()
         console = Console(file=paper)
-        console.size = columns, _HEIGHT
+        console.rich.size = columns, _HEIGHT
         self.print(console)
         return paper.getvalue()
 

@@ -21,6 +21,8 @@ BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
 most one bridge, several bridges, the host bridge of a CPU, several host bridges of a NUMA node, between NUMA nodes."""
 LEVELS = ("BOARD", "PIX", "PXB", "PHB", "NODE", "SYS")
 MAX_NUMA = 64
+MAX_GPUS = 62
+"""GPUs of one node that fit the bits of a free mask."""
 MAX_LINKED_GPUS = 16
 """All sets of up to so many GPUs of a node are compared (`bandwidth`); more GPUs are only counted."""
 _MOST_LINKS, _MOST_MBPS = 36, 200_000

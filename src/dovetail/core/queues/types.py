@@ -13,16 +13,15 @@ from typing import Literal
 from msgspec import Struct, field
 
 from dovetail.core.model import LabelSelector, Problem
+from dovetail.core.queues.amounts import CPU as CPU
+from dovetail.core.queues.amounts import GPU as GPU
+from dovetail.core.queues.amounts import GPU_CLASSES as GPU_CLASSES
+from dovetail.core.queues.amounts import GPU_MEMORY as GPU_MEMORY
+from dovetail.core.queues.amounts import GPU_SLICES as GPU_SLICES
+from dovetail.core.queues.amounts import MEMORY as MEMORY
+from dovetail.core.queues.amounts import MODEL_LABEL as MODEL_LABEL
+from dovetail.core.queues.amounts import MODEL_PREFIX as MODEL_PREFIX
 from dovetail.core.queues.amounts import Amounts as Amounts
-
-CPU = "cpu"
-MEMORY = "memory"
-GPU = "gpu"
-GPU_SLICES = "gpu-slices"
-GPU_MEMORY = "gpu-memory"
-MODEL_PREFIX = "gpu/"
-GPU_CLASSES = frozenset({GPU, GPU_SLICES, GPU_MEMORY})
-MODEL_LABEL = "nvidia.com/gpu.product"
 
 DEFAULT_QUEUE = "default"
 QUEUE_LABEL = "dovetail.dev/queue"
