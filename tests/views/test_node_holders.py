@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dovetail.views.node_holders import NodeHolder, node_holders
+from dovetail.views.held_types import NodeHolder
+from dovetail.views.node_holders import node_holders
 from tests.bound import bound
 from tests.cli.listed_jobs import GPU, SLICE, Document, gang, node, pod
 from tests.cli.watch.watched import source, write

@@ -22,6 +22,7 @@ from dovetail.kube.objects.views import (
     DEFRAG_PLANS,
     DRAIN_PLANS,
     EXPLANATIONS,
+    GPU_HOLDERS,
     JOB_LISTS,
     JOB_RANKS,
     LEASE_EXPLANATIONS,
@@ -37,9 +38,8 @@ from dovetail.kube.objects.views import (
 from dovetail.views.defrag_types import Defrag, MoveStepView, PodMove
 from dovetail.views.drain_types import DrainedNode, DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
-from dovetail.views.held_types import DeviceHolder, HeldPart
+from dovetail.views.held_types import DeviceHolder, HeldPart, NodeHolder
 from dovetail.views.job_types import JobList
-from dovetail.views.node_holders import NodeHolder
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import positions
@@ -108,6 +108,7 @@ def questions(seed: int) -> list[Question]:
     filters += [{"states": ["Completed", "Failed"]}, {"states": ["Failed", "Waiting"], "users": [f"{MARKER}-user"]}]
     found += [Question(JOB_LISTS.plural, OWN, "", (("filter", json.dumps(one)), ("mostAhead", "9"))) for one in filters]
     found += [Question(NODE_LISTS.plural, OWN, query=query) for query in ((), (("unhealthy", "true"),))]
+    found.append(Question(GPU_HOLDERS.plural, OWN))
     found += [Question(NODE_HOLDERS.plural, OWN, query=(("node", f"n{i}"),)) for i in range(3)]
     found += [Question(NODE_TOPOLOGIES.plural, OWN, query=(("node", f"n{i}"),)) for i in range(4)]
     nccl = ("nccl", "true"), ("node", "n0")

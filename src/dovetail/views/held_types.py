@@ -42,3 +42,32 @@ class HolderRefused(Struct, frozen=True):
     rule: str
     holders: tuple[str, ...]
     lacks: int
+
+
+class NodeHolder(Struct, frozen=True):
+    """A pod with `count` whole GPUs, of which the indices are `gpus` if they are known, and `parts`: MIG instances,
+    shares and devices by claim. `job` and `queue` are "" for pods of other schedulers and for leases."""
+
+    pod: str
+    job: str
+    user: str
+    queue: str
+    count: int
+    gpus: tuple[int, ...] | None
+    parts: tuple[HeldPart, ...]
+
+
+class NodeGpus(Struct, frozen=True):
+    """A node that offers `gpus` GPUs of a `model` ("" if not known), and the pods that hold them or parts of them."""
+
+    node: str
+    model: str
+    gpus: int
+    holders: tuple[NodeHolder, ...]
+
+
+class GpuHolders(Struct, frozen=True):
+    """The nodes with GPUs, by name."""
+
+    now_ms: int
+    nodes: tuple[NodeGpus, ...]

@@ -7,27 +7,14 @@ are left out.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from dovetail.core.model import GPU
+from dovetail.core.queues.types import MODEL_LABEL
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
-from dovetail.views.held_types import HeldPart
+from dovetail.views.held_types import GpuHolders, NodeGpus, NodeHolder
 from dovetail.views.holders import parts_of
 from dovetail.views.jobs import name_of
 from dovetail.views.leased import is_placeholder, key_of
-
-
-class NodeHolder(Struct, frozen=True):
-    """A pod with `count` whole GPUs, of which the indices are `gpus` if they are known, and `parts`: MIG instances,
-    shares and devices by claim. `job` and `queue` are "" for pods of other schedulers and for leases."""
-
-    pod: str
-    job: str
-    user: str
-    queue: str
-    count: int
-    gpus: tuple[int, ...] | None
-    parts: tuple[HeldPart, ...]
 
 
 def node_holders(state: State, name: str) -> tuple[NodeHolder, ...]:
@@ -45,3 +32,17 @@ def node_holders(state: State, name: str) -> tuple[NodeHolder, ...]:
         queue = state.shares.pod_queues.of(pod) if ours else ""
         found.append(NodeHolder(key_of(pod), job, pod.user, queue, held.count, held.gpus, parts))
     return tuple(sorted(found, key=lambda one: (one.gpus is None, one.gpus or (), one.pod)))
+
+
+def gpu_holders(state: State, now_ms: int) -> GpuHolders:
+    """The holders on all nodes with GPUs or with a holder."""
+    nodes = state.cluster.nodes
+    found = []
+    for name in sorted(nodes.slots):
+        record = nodes.records[nodes.slots[name]]
+        if record is None:
+            continue
+        gpus, held = dict(record.allocatable).get(GPU, 0), node_holders(state, name)
+        if gpus or held:
+            found.append(NodeGpus(name, dict(record.labels).get(MODEL_LABEL, ""), gpus, held))
+    return GpuHolders(now_ms, tuple(found))

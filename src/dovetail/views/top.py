@@ -120,7 +120,7 @@ def summary_of(rows: Sequence[GpuRow], nodes: Sequence[NodeSamples]) -> TopSumma
     """The numbers of these GPUs."""
     return TopSummary(
         len(nodes), len({(row.node, row.uuid) for row in rows}), len(rows), sum(row.allocated for row in rows),
-        sum(not row.idle for row in rows), sum(row.allocated and row.idle for row in rows),
+        sum(not row.idle for row in rows), sum(row.idle_allocated for row in rows),
         sum(not row.healthy for row in rows), sum(bool(node.fault) for node in nodes),
     )  # fmt: skip
 
@@ -162,7 +162,7 @@ def _group(name: str, rows: Sequence[GpuRow], by: By, fault: str) -> TopGroup:
     queues = {holder.queue for row in rows for holder in row.holders if by == "job" and holder.job == name}
     return TopGroup(
         name, round(sum(weights), 3), len({row.node for row in rows}), round(held, 3),
-        sum(not row.idle for row in rows), sum(row.allocated and row.idle for row in rows),
+        sum(not row.idle for row in rows), sum(row.idle_allocated for row in rows),
         sum(not row.healthy for row in rows), _mean(rows, lambda row: row.used), _mean(rows, lambda row: row.sm),
         _mean(rows, lambda row: row.tensor), _mean(rows, lambda row: row.dram),
         _sum(rows, lambda row: row.memory_used_mib), _sum(rows, lambda row: row.memory_total_mib),

@@ -92,6 +92,11 @@ class GpuRow(Struct, frozen=True, rename="camel", gc=False):
         return self.used is None or self.used < IDLE
 
     @property
+    def idle_allocated(self) -> bool:
+        """Whether a container holds it, and is known not to use it."""
+        return self.allocated and self.used is not None and self.idle
+
+    @property
     def healthy(self) -> bool:
         """False if its exporter reports another state than healthy."""
         return self.health in ("", "healthy")

@@ -24,6 +24,7 @@ from dovetail.kube.objects.views import (
     DEFRAG_PLANS,
     DRAIN_PLANS,
     EXPLANATIONS,
+    GPU_HOLDERS,
     JOB_LISTS,
     JOB_RANKS,
     LEASE_EXPLANATIONS,
@@ -57,7 +58,7 @@ from dovetail.views.job_types import JobFilter
 from dovetail.views.leases import all_leases, leases_of_namespace
 from dovetail.views.names import ANY, JOB, POD, JobNotFound
 from dovetail.views.node import NotForNccl, ReadObjects, node_topology
-from dovetail.views.node_holders import node_holders
+from dovetail.views.node_holders import gpu_holders, node_holders
 from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
 from dovetail.views.queue_positions import positions
@@ -214,6 +215,9 @@ class ViewAnswers:
     def holders(self, question: Question, query: Mapping[str, str]) -> object:
         return node_holders(self._state, query.get("node", ""))
 
+    def gpu_holders(self, question: Question, query: Mapping[str, str]) -> object:
+        return gpu_holders(self._state, self._now_ms)
+
     def leases(self, question: Question, query: Mapping[str, str]) -> object:
         objects, of = self._objects.leases, query.get("of", "")
         if question.namespace:
@@ -318,7 +322,7 @@ NAMED = frozenset({EXPLANATIONS.plural, JOB_RANKS.plural})
 POSTED = frozenset(one.plural for one in PREDICTIONS)
 """Resources whose question is the body of a POST. Each is worked out by a process of its own."""
 _OF_ALL = frozenset(
-    {WAITING_JOBS.plural, QUEUE_SHARES.plural, CAPACITIES.plural, NODE_LISTS.plural, NODE_HOLDERS.plural}
+    one.plural for one in (WAITING_JOBS, QUEUE_SHARES, CAPACITIES, NODE_LISTS, NODE_HOLDERS, GPU_HOLDERS)
 )
 """Resources whose view depends on the query alone, and not on the namespace."""
 QUERIES: dict[str, frozenset[str]] = {
@@ -330,6 +334,7 @@ QUERIES: dict[str, frozenset[str]] = {
     JOB_LISTS.plural: frozenset({"filter", "mostAhead"}),
     NODE_LISTS.plural: frozenset({"name", "unhealthy"}),
     NODE_HOLDERS.plural: frozenset({"node"}),
+    GPU_HOLDERS.plural: frozenset(),
     NODE_TOPOLOGIES.plural: frozenset({"node", "nccl", "pod"}),
     LEASE_LISTS.plural: frozenset({"of"}),
     **{one.plural: frozenset() for one in PREDICTIONS},
@@ -345,6 +350,7 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     JOB_LISTS.plural: ViewAnswers.jobs,
     NODE_LISTS.plural: ViewAnswers.nodes,
     NODE_HOLDERS.plural: ViewAnswers.holders,
+    GPU_HOLDERS.plural: ViewAnswers.gpu_holders,
     NODE_TOPOLOGIES.plural: ViewAnswers.topology,
     LEASE_LISTS.plural: ViewAnswers.leases,
     WHAT_IFS.plural: ViewAnswers.whatif,

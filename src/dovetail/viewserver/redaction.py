@@ -26,8 +26,7 @@ from dovetail.core.state import State
 from dovetail.views.defrag_types import Defrag, PodMove
 from dovetail.views.drain_types import DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
-from dovetail.views.held_types import DeviceHolder
-from dovetail.views.node_holders import NodeHolder
+from dovetail.views.held_types import DeviceHolder, NodeHolder
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_types import QueuePosition, QueueShare, UserShare
 from dovetail.views.rank_types import RankView

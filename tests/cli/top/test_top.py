@@ -9,11 +9,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
+from dovetail.cli.top import sources
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.objects.views import GPU_HOLDERS, ViewDocument
+from dovetail.kube.reading.views import ViewRequest
 from dovetail.playground import Fault, Playground
+from dovetail.views.held_types import GpuHolders, NodeGpus, NodeHolder
+from dovetail.views.top_holders import NOT_MEASURED
 from tests.kube.reading.test_gpu_exporters import agent, node, pod
 
 PODS = (
@@ -131,3 +138,37 @@ async def test_a_server_that_is_gone_is_one_line(tmp_path: Path) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, cli, ["top", "--once", "--kubeconfig", str(path)])
     assert result.exit_code == 1
     assert len(result.output.splitlines()) == 1
+
+
+NOT_YOURS = 'pods is forbidden: User "ada" cannot list resource "pods" in API group "" at the cluster scope'
+
+
+async def test_to_a_user_without_rights_the_scheduler_answers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = (NodeHolder("default/train", "default/train", "ada", "q", 2, (0, 1), ()),)
+    document = ViewDocument(answer=msgspec.Raw(msgspec.json.encode(GpuHolders(1, (NodeGpus("n1", "H100", 3, held),)))))
+
+    async def read_view(_config: ClusterConfig, asked: ViewRequest) -> ViewDocument:
+        assert (asked.resource, asked.namespace) == (GPU_HOLDERS, "default")
+        return document
+
+    monkeypatch.setattr(sources, "read_view", read_view)
+    for refused in ("pods", "pods/proxy"):
+        cluster.playground.faults.add(Fault("answer", "GET", refused, status=403, message=NOT_YOURS, times=2))
+        result = await cluster.top()
+        assert result.exit_code == 0, result.output
+        assert [line.split()[:3] for line in result.stdout.splitlines()[1:4]] == [
+            ["n1", "0", "default/train"], ["n1", "1", "default/train"], ["n1", "2", "free"],
+        ]  # fmt: skip
+        assert "3 GPUs, 2 allocated, 0 computing, 0 allocated and idle" in result.stdout
+        assert f"attention: {NOT_MEASURED}" in result.stdout
+        cluster.playground.faults.clear()
+
+
+async def test_without_a_scheduler_both_reasons_are_named(cluster: Cluster) -> None:
+    cluster.playground.faults.add(Fault("answer", "GET", "pods", status=403, message=NOT_YOURS))
+    result = await cluster.top()
+    assert result.exit_code == 1
+    assert "user ada has no right to list pods" in result.output
+    assert "the API server has no views.dovetail.dev/v1alpha1" in result.output

@@ -20,9 +20,10 @@ from dovetail.cli.watch.reading import WatchedCluster
 from dovetail.cli.watch.screen import WatchApp
 from dovetail.cli.watch.tables import Grid
 from dovetail.kube.api.config import load_config
+from dovetail.views.held_types import NodeHolder
 from dovetail.views.job_list import job_list
 from dovetail.views.job_types import JobFilter, JobList
-from dovetail.views.node_holders import NodeHolder, node_holders
+from dovetail.views.node_holders import node_holders
 from dovetail.views.node_types import NodeList
 from dovetail.views.nodes import node_list
 from dovetail.views.queue_positions import queue_positions

@@ -134,7 +134,7 @@ def style_of(row: GpuRow) -> str:
         return "red"
     if not row.allocated:
         return "dim" if row.idle else "yellow"
-    return "yellow" if row.idle else "green"
+    return "yellow" if row.idle_allocated else "" if row.idle else "green"
 
 
 def group_style(group: TopGroup) -> str:
@@ -143,7 +143,7 @@ def group_style(group: TopGroup) -> str:
         return "red"
     if not group.allocated:
         return "dim"
-    return "yellow" if group.idle_allocated else "green"
+    return "yellow" if group.idle_allocated else "green" if group.computing else ""
 
 
 _GPU_COLUMNS: tuple[TopColumn[GpuRow], ...] = (

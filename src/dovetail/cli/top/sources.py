@@ -8,10 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.errors import Forbidden, KubeError
+from dovetail.kube.api.rights import missing_right
+from dovetail.kube.objects.views import GPU_HOLDERS
 from dovetail.kube.reading.gpu_exporters import GpuExporters
 from dovetail.kube.reading.prometheus import WINDOW_S, Prometheus
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
+from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, read_view
+from dovetail.views.held_types import GpuHolders
+from dovetail.views.top_holders import reading_of
 from dovetail.views.top_rows import TopReading, TopWindow
 
 Read = Callable[[], Awaitable[TopReading]]
@@ -29,7 +36,8 @@ class TopSource(Protocol):
 
 
 class ExporterSource:
-    """The exporters of a cluster. The first reading waits `first_s` for slow ones, later ones until the next."""
+    """The exporters of a cluster; for users that may not read them, the running scheduler, which knows the holders of
+    GPUs. The first reading waits `first_s` for slow exporters, later ones until the next."""
 
     interval_s = 2.0
     first_s = 3.0
@@ -42,16 +50,33 @@ class ExporterSource:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Read]:
         patience_s = self.first_s
+        refused: Forbidden | None = None
 
         async def read() -> TopReading:
-            nonlocal patience_s
-            readings = await exporters.read(patience_s)
+            nonlocal patience_s, refused
+            if refused is not None:
+                return await _holders(self._config, refused)
+            try:
+                readings = await exporters.read(patience_s)
+            except Forbidden as error:
+                refused = error
+                return await _holders(self._config, refused)
             patience_s = self.interval_s
             self.window.add(readings.nodes)
             return self.window.reading(time.time(), self.name, readings.notes)
 
         async with GpuExporters(self._config) as exporters:
             yield read
+
+
+async def _holders(config: ClusterConfig, refused: Forbidden) -> TopReading:
+    """What the running scheduler answers. Raises KubeError, with both reasons where it does not."""
+    try:
+        document = await read_view(config, ViewRequest(GPU_HOLDERS, config.namespace))
+        answer = decode_json(document.answer, GpuHolders)
+    except (NoView, NoSuchObject, JsonError) as error:
+        raise KubeError(f"{missing_right(refused)}; {error}") from error
+    return reading_of(answer, f"the scheduler of {config.server}")
 
 
 class PrometheusSource:

@@ -55,7 +55,8 @@ def command(
     """Show which pod computes on which GPU now, and what bounds it.
 
     On a terminal the screen is live: ? lists the keys. Reads the metrics of the agents, or of dcgm-exporter, through
-    the API server, or from a Prometheus. It changes nothing.
+    the API server, or from a Prometheus. Users that may not read these see which pods hold which GPUs, as the running
+    scheduler answers: their own, and others as one. It changes nothing.
     """
     from dovetail.cli.top.report import coloured
     from dovetail.cli.top.screen import Screen, started

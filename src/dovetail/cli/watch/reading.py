@@ -36,10 +36,11 @@ from dovetail.cli.why import ask_why, explained, show_answers
 from dovetail.kube.objects.views import NODE_HOLDERS
 from dovetail.kube.reading.live_cluster import LiveCluster
 from dovetail.kube.reading.views import ViewRequest
+from dovetail.views.held_types import NodeHolder
 from dovetail.views.job_list import job_list
 from dovetail.views.job_states import UNFINISHED
 from dovetail.views.job_types import JobFilter, JobList
-from dovetail.views.node_holders import NodeHolder, node_holders
+from dovetail.views.node_holders import node_holders
 from dovetail.views.node_types import NodeList
 from dovetail.views.nodes import node_list
 from dovetail.views.queue_positions import queue_positions

@@ -18,8 +18,7 @@ from dovetail.cli.jobs import COLUMNS as JOBS
 from dovetail.cli.listing import TABLE, ListColumn, ListColumns, Shown, cell_of, columns_of, heading_of
 from dovetail.cli.output import gpus, indices
 from dovetail.cli.watching import named_rows
-from dovetail.views.held_types import HeldPart
-from dovetail.views.node_holders import NodeHolder
+from dovetail.views.held_types import HeldPart, NodeHolder
 
 T = TypeVar("T")
 _SORTED = 1

@@ -18,6 +18,7 @@ CAPACITIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "capacities", True, "Capacitie
 JOB_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "joblists", True, "JobLists")
 NODE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodelists", True, "NodeLists")
 NODE_HOLDERS = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodeholders", True, "NodeHolders")
+GPU_HOLDERS = Resource(VIEWS_GROUP, VIEWS_VERSION, "gpuholders", True, "GpuHolders")
 NODE_TOPOLOGIES = Resource(VIEWS_GROUP, VIEWS_VERSION, "nodetopologies", True, "NodeTopologies")
 LEASE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaselists", True, "LeaseLists")
 WHAT_IFS = Resource(VIEWS_GROUP, VIEWS_VERSION, "whatifs", True, "WhatIf")
@@ -33,7 +34,7 @@ NO_PARAMETER = "is no parameter"
 """In the answer of a scheduler that does not know a parameter, as it is older than the command."""
 VIEWS = (
     EXPLANATIONS, JOB_RANKS, WAITING_JOBS, QUEUE_SHARES, CAPACITIES, JOB_LISTS, NODE_LISTS, NODE_HOLDERS,
-    NODE_TOPOLOGIES, LEASE_LISTS, *PREDICTIONS,
+    GPU_HOLDERS, NODE_TOPOLOGIES, LEASE_LISTS, *PREDICTIONS,
 )  # fmt: skip
 """What the running scheduler answers. Without a namespace: with all names, and objects are named NAMESPACE:NAME."""
 COMMANDS = {
@@ -51,6 +52,7 @@ COMMANDS = {
     DEFRAG_PLANS.plural: "defrag",
     LEASE_EXPLANATIONS.plural: "why of requests and leases",
     NODE_HOLDERS.plural: "the nodes of watch",
+    GPU_HOLDERS.plural: "top",
 }
 """What shows each view, as users call it."""
 

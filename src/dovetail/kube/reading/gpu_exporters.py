@@ -84,6 +84,7 @@ class _Exporter(Struct):
     task: asyncio.Task[None] | None = None
     failures: int = 0
     next_s: float = 0.0
+    refused: Forbidden | None = None
 
 
 class GpuExporters:
@@ -112,7 +113,7 @@ class GpuExporters:
 
     async def read(self, patience_s: float) -> Readings:
         """The samples of all nodes: what has come after `patience_s` at most. Raises KubeError if the pods of the
-        exporters cannot be listed."""
+        exporters cannot be listed, and Forbidden if none of them may be read."""
         now_s = time.monotonic()
         if now_s - self._listed_s > PODS_AGE_S or not self._exporters:
             await self._discover()
@@ -123,6 +124,9 @@ class GpuExporters:
         tasks = [one.task for one in self._exporters.values() if one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=patience_s)
+        refusals = [one.refused for one in self._exporters.values()]
+        if refusals and refusals[0] is not None and all(refusals):
+            raise refusals[0]
         nodes = [self._named(one) for one in self._exporters.values()]
         return Readings(tuple(sorted(nodes, key=lambda one: one.node)), (self._note,) if self._note else ())
 
@@ -161,13 +165,14 @@ class GpuExporters:
                 attempts=Attempts(timeout_s=self._timeout_s, retries=0),
             )  # fmt: skip
         except ApiError as error:
+            exporter.refused = error if isinstance(error, Forbidden) else None
             pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**exporter.failures)
             exporter.failures += 1
             exporter.next_s = time.monotonic() + pause_s
             exporter.samples = NodeSamples(before.node, before.devices, before.at_s, str(error))
         else:
             devices = devices_of(parse(body.decode(errors="replace"), NAMES), before.node)
-            exporter.failures = 0
+            exporter.failures, exporter.refused = 0, None
             exporter.samples = NodeSamples(before.node, tuple(devices), time.time())
         finally:
             exporter.task = None
