@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from rich.errors import MarkupError
 
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.markup import escape, plain
+from tests.terminal import Terminal
 
 MARKUP = st.lists(st.sampled_from([*"ab[]\\/#@ =\n\r\aé字", "[bold]", "[/]", "[/bold]", "\\[", "a/b"])).map("".join)
 
@@ -32,18 +34,18 @@ def test_without_colours_the_text_is_that_of_rich(text: str) -> None:
     assert plain(text).translate(controls) == shown.translate(controls)
 
 
-@given(MARKUP, st.lists(st.tuples(MARKUP, MARKUP, MARKUP), max_size=3))
-def test_a_pipe_gets_what_rich_writes(text: str, rows: list[tuple[str, str, str]]) -> None:
+@given(MARKUP, st.lists(st.tuples(MARKUP, MARKUP, MARKUP), max_size=3), st.booleans())
+def test_a_pipe_gets_what_rich_writes(text: str, rows: list[tuple[str, str, str]], marked: bool) -> None:
     table = Table("name", right("[number]"), prose("why"))
     for row in rows:
         table.add_row(*(cell.translate({7: None, 13: None}) for cell in row))
     for one in (text, table):
         ours, theirs = io.StringIO(), io.StringIO()
         try:
-            Console(file=theirs).rich.print(one)
+            Console(file=theirs, markup=marked).rich.print(one)
         except MarkupError:
             continue
-        Console(file=ours).print(one)
+        Console(file=ours, markup=marked).print(one)
         assert ours.getvalue() == theirs.getvalue()
 
 
@@ -62,3 +64,13 @@ def test_a_terminal_is_what_rich_holds_for_one(
     out.isatty = lambda: tty  # type: ignore[method-assign]
     console = Console(file=out)
     assert console.is_terminal == console.rich.is_terminal
+
+
+def test_without_markup_a_terminal_shows_tables_as_they_are_written() -> None:
+    table = Table("[name]")
+    table.add_row("[bold]x[/bold]")
+    out = Terminal()
+    console = Console(file=out, markup=False)
+    console.rich.size = 80, 50
+    console.print(table)
+    assert click.unstyle(out.getvalue()).split() == ["[name]", "[bold]x[/bold]"]

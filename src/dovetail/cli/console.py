@@ -62,19 +62,18 @@ class Console:
         """In columns; in a pipe it is 80, or $COLUMNS."""
         return self.rich.width
 
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print texts and tables, and on a terminal what else rich prints, with its options."""
+    def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
+        """Print texts and tables, and on a terminal what else rich prints, with its options. `markup` is that of the
+        console if it is None."""
         if self.is_terminal or not all(isinstance(one, str | Table) for one in objects):
-            self.rich.print(*objects, **options)
+            self.rich.print(*objects, markup=markup, **options)
             return
-        lines = [line for one in objects if isinstance(one, Table) for line in one.piped(self._plain)]
-        texts = [self._plain(one) for one in objects if isinstance(one, str)]
+        read = _plain if (self._markup if markup is None else markup) else _printed
+        lines = [line for one in objects if isinstance(one, Table) for line in one.piped(read)]
+        texts = [read(one) for one in objects if isinstance(one, str)]
         lines += " ".join(texts).split("\n") if texts or not objects else ()
         self.file.write("".join(f"{line.expandtabs(8)}\n" for line in lines))
         self.file.flush()
-
-    def _plain(self, text: str) -> str:
-        return (plain(text) if self._markup else text).translate(_CONTROLS)
 
     def print_rows(self, table: Table, rows: Sequence[Sequence[str]], most: int) -> None:
         """Print the table with these rows; on a terminal the first `most`, and the number of the others."""
@@ -84,3 +83,11 @@ class Console:
         self.print(table)
         if len(shown) < len(rows):
             self.print(f"and {len(rows) - len(shown):,} more; a pipe or -o json shows all")
+
+
+def _plain(text: str) -> str:
+    return _printed(plain(text))
+
+
+def _printed(text: str) -> str:
+    return text.translate(_CONTROLS)

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from dovetail.cli.markup import escape
-
 C = TypeVar("C")
 """The cells of a table: texts, or on a terminal rich's."""
 ENDLESS = 1 << 20
@@ -60,15 +58,16 @@ class Table:
 
     def piped(self, read: Callable[[str], str]) -> Iterator[str]:
         """Its lines in a pipe, of cells as they are read."""
-        for line in self.lines(read, lambda cell, _: cell.split("\n"), ENDLESS):
+        for line in self.lines(str, read, lambda cell, _: cell.split("\n"), ENDLESS):
             yield "".join(f"{before}{cell}{after}" for before, cell, after in line).rstrip()
 
     def lines(
-        self, read: Callable[[str], C], wrap: Callable[[C, int], Sequence[C | str]], room: int
+        self, head: Callable[[str], C], read: Callable[[str], C], wrap: Callable[[C, int], Sequence[C | str]], room: int
     ) -> Iterator[list[tuple[str, C | str, str]]]:
-        """Its lines: each cell, as it is read and wrapped, with the blanks before and after it."""
-        texts = [[f"[bold]{escape(one.heading)}[/bold]" for one in self._columns]] if self._show_header else []
-        rows = [[read(cell) for cell in row] for row in (*texts, *self._rows)]
+        """Its lines: each heading and cell, as it is read and wrapped, with the blanks before and after it."""
+        rows = [[read(cell) for cell in row] for row in self._rows]
+        if self._show_header:
+            rows.insert(0, [head(one.heading) for one in self._columns])
         self.widths = widths = self._fitting(rows, room)
         for row in rows:
             lines: list[Sequence[C | str]] = [row]

@@ -11,10 +11,12 @@ import rich.console
 from rich.cells import cell_len
 from rich.console import ConsoleOptions
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from dovetail.cli.table import ENDLESS, Table
 
+_HEADING = Style(bold=True)
 _WORD = re.compile(r"(?:^\s+)?\S+\s*")
 
 
@@ -76,7 +78,7 @@ class _Rows:
             return list(text.wrap(console, max(width, 1), overflow="fold"))
 
         room = options.max_width if console.is_terminal else ENDLESS
-        for line in self._table.lines(read, wrapped, room):
+        for line in self._table.lines(_heading, read, wrapped, room):
             found: list[Segment] = []
             text = ""
             for before, cell, after in line:
@@ -88,6 +90,10 @@ class _Rows:
                     text = ""
                 text += after
             yield from _without_blanks([*found, Segment(text)])
+
+
+def _heading(text: str) -> str | Text:
+    return Text.styled(text, _HEADING)
 
 
 def _without_blanks(line: list[Segment]) -> Iterator[Segment]:
