@@ -11,7 +11,6 @@ import base64
 import binascii
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -49,6 +48,9 @@ class ClusterConfig(Struct, frozen=True):
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if client_pem:
+                # Imported here: most users have a token, and it takes as long as their request.
+                import tempfile
+
                 # OpenSSL's Python binding loads key pairs from files only.
                 with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                     file.write(client_pem)
