@@ -71,7 +71,7 @@ def _holders(row: GpuRow) -> Iterator[Line]:
 
 
 def _holder(holder: GpuHolder) -> str:
-    names = [f"{holder.pod} {holder.container}", f"job {holder.job}" if holder.job != holder.pod else ""]
+    names = [f"{holder.pod} {holder.container}".rstrip(), f"job {holder.job}" if holder.job != holder.pod else ""]
     names += [f"queue {holder.queue}" if holder.queue else "", f"user {holder.user}" if holder.user else ""]
     used = "-" if holder.memory_mib is None else f"{holder.memory_mib / _GIB:.1f}G"
     shown = ", ".join(printable(name) for name in names if name)
