@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.views.held_types import GpuHolders, HeldPart, NodeGpus, NodeHolder
+from dovetail.views.held_types import HeldGpus, HeldPart, NodeGpus, NodeHolder
 from dovetail.views.node_holders import gpu_holders, node_holders
 from dovetail.views.top import Top, TopQuery, top
 from dovetail.views.top_holders import NOT_MEASURED, reading_of
@@ -12,7 +12,7 @@ from tests.views.queued import NOW, node, pod, state_of
 
 
 def answer(*nodes: NodeGpus) -> Top:
-    return top(reading_of(GpuHolders(NOW, nodes), "test"), TopQuery())
+    return top(reading_of(HeldGpus(NOW, nodes), "test"), TopQuery())
 
 
 def lines(found: Top) -> list[tuple[str, int, str, list[tuple[str, float]]]]:

@@ -66,7 +66,7 @@ class NodeGpus(Struct, frozen=True):
     holders: tuple[NodeHolder, ...]
 
 
-class GpuHolders(Struct, frozen=True):
+class HeldGpus(Struct, frozen=True):
     """The nodes with GPUs, by name."""
 
     now_ms: int

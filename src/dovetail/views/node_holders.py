@@ -11,7 +11,7 @@ from dovetail.core.model import GPU
 from dovetail.core.queues.types import MODEL_LABEL
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
-from dovetail.views.held_types import GpuHolders, NodeGpus, NodeHolder
+from dovetail.views.held_types import HeldGpus, NodeGpus, NodeHolder
 from dovetail.views.holders import parts_of
 from dovetail.views.jobs import name_of
 from dovetail.views.leased import is_placeholder, key_of
@@ -34,7 +34,7 @@ def node_holders(state: State, name: str) -> tuple[NodeHolder, ...]:
     return tuple(sorted(found, key=lambda one: (one.gpus is None, one.gpus or (), one.pod)))
 
 
-def gpu_holders(state: State, now_ms: int) -> GpuHolders:
+def gpu_holders(state: State, now_ms: int) -> HeldGpus:
     """The holders on all nodes with GPUs or with a holder."""
     nodes = state.cluster.nodes
     found = []
@@ -45,4 +45,4 @@ def gpu_holders(state: State, now_ms: int) -> GpuHolders:
         gpus, held = dict(record.allocatable).get(GPU, 0), node_holders(state, name)
         if gpus or held:
             found.append(NodeGpus(name, dict(record.labels).get(MODEL_LABEL, ""), gpus, held))
-    return GpuHolders(now_ms, tuple(found))
+    return HeldGpus(now_ms, tuple(found))

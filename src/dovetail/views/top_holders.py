@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.monitoring.bottleneck import UNKNOWN
-from dovetail.views.held_types import GpuHolders, HeldPart, NodeGpus, NodeHolder
+from dovetail.views.held_types import HeldGpus, HeldPart, NodeGpus, NodeHolder
 from dovetail.views.names import some
 from dovetail.views.top_rows import GpuHolder, GpuRow, TopReading
 
@@ -29,7 +29,7 @@ _Device = tuple[int, str, str]
 """The index of a GPU, and the instance of it with its profile, "" for the GPU."""
 
 
-def reading_of(answer: GpuHolders, source: str) -> TopReading:
+def reading_of(answer: HeldGpus, source: str) -> TopReading:
     """All nodes, read from `source`."""
     at_s = answer.now_ms / 1000
     rows: list[GpuRow] = []

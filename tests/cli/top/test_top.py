@@ -19,7 +19,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.views import GPU_HOLDERS, ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from dovetail.playground import Fault, Playground
-from dovetail.views.held_types import GpuHolders, NodeGpus, NodeHolder
+from dovetail.views.held_types import HeldGpus, NodeGpus, NodeHolder
 from dovetail.views.top_holders import NOT_MEASURED
 from tests.kube.reading.test_gpu_exporters import agent, node, pod
 
@@ -147,7 +147,7 @@ async def test_to_a_user_without_rights_the_scheduler_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = (NodeHolder("default/train", "default/train", "ada", "q", 2, (0, 1), ()),)
-    document = ViewDocument(answer=msgspec.Raw(msgspec.json.encode(GpuHolders(1, (NodeGpus("n1", "H100", 3, held),)))))
+    document = ViewDocument(answer=msgspec.Raw(msgspec.json.encode(HeldGpus(1, (NodeGpus("n1", "H100", 3, held),)))))
 
     async def read_view(_config: ClusterConfig, asked: ViewRequest) -> ViewDocument:
         assert (asked.resource, asked.namespace) == (GPU_HOLDERS, "default")

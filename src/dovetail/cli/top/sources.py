@@ -17,7 +17,7 @@ from dovetail.kube.reading.gpu_exporters import GpuExporters
 from dovetail.kube.reading.prometheus import WINDOW_S, Prometheus
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, read_view
-from dovetail.views.held_types import GpuHolders
+from dovetail.views.held_types import HeldGpus
 from dovetail.views.top_holders import reading_of
 from dovetail.views.top_rows import TopReading, TopWindow
 
@@ -73,7 +73,7 @@ async def _holders(config: ClusterConfig, refused: Forbidden) -> TopReading:
     """What the running scheduler answers. Raises KubeError, with both reasons where it does not."""
     try:
         document = await read_view(config, ViewRequest(GPU_HOLDERS, config.namespace))
-        answer = decode_json(document.answer, GpuHolders)
+        answer = decode_json(document.answer, HeldGpus)
     except (NoView, NoSuchObject, JsonError) as error:
         raise KubeError(f"{missing_right(refused)}; {error}") from error
     return reading_of(answer, f"the scheduler of {config.server}")
