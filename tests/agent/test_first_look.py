@@ -141,10 +141,12 @@ async def test_a_pod_that_the_kubelet_never_shows_delays_others_for_seconds_only
     async with Seat(load_kubeconfig([crd.kubeconfig]), standin("dgx-a100"), "unshown") as seat, seat.agent():
         await seat.offers(8)
         await seat.runs(old)
-        seat.forget()
+        await until(lambda: any(seat.fences))
         seat.kubelet.books.pods = {}
         await seat.kubelet.restart()
         await until(lambda: seat.plugin[-1] == "KubeletBegins")
+        # What was written before the restart may have been heard of only after it began.
+        seat.forget()
         await until(lambda: seat.plugin[-1] == "Registered")
         assert not any(seat.fences)
         # It has ended: fences are possible again.

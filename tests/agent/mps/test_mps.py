@@ -255,7 +255,7 @@ async def test_a_daemon_that_hangs_is_killed_and_started_anew(world: World) -> N
     assert "does not answer within" in daemons.problem(GPU, "GPU-0")
     (world.pipe / "hang").unlink()
     await world.ready(daemons)
-    assert len(world.pids) == 2
+    assert len(world.pids) >= 2, "more, if a new one needs more than a second to answer"
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
 
