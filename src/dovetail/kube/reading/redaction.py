@@ -74,7 +74,7 @@ PUBLIC_FIELDS = frozenset(
             "startupPolicy",
             "gpuHours",
         ),
-        *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed", "amount", "currency"),
+        *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed", "amount", "currency", "file"),
     }
 )
 """The fields that hold a value of a closed set, a quantity, a time, or a fact about hardware."""
