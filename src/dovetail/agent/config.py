@@ -165,14 +165,9 @@ def _resources(value: Any) -> tuple[_Resource, ...]:
     found: dict[str, _Resource] = {}
     for i, entry in enumerate(value):
         at = f"[{i}]"
-        if not isinstance(entry, dict):
-            raise _Bad("must have name and replicas", at)
-        for key in entry:
-            if key not in _RESOURCE_FIELDS:
-                raise _Bad(f"is not a known field{_nearest(str(key), _RESOURCE_FIELDS)}", f"{at}.{key}")
-        name, replicas = _shareable(entry.get("name"), at), entry.get("replicas")
-        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 1 <= replicas <= _MOST_REPLICAS:
-            raise _Bad(f"must be a whole number from 1 to {_MOST_REPLICAS}", f"{at}.replicas")
+        _known_keys(entry, at, _RESOURCE_FIELDS, "must have name and replicas")
+        name = _shareable(entry.get("name"), at)
+        replicas = _whole(entry.get("replicas"), f"{at}.replicas", 1, _MOST_REPLICAS)
         if name in found:
             raise _Bad(f"{name} is shared twice", f"{at}.name")
         found[name] = _Resource(name, replicas)
@@ -198,9 +193,15 @@ def _interval(value: Any) -> int:
     return value
 
 
-def _known_keys(value: Any, at: str, keys: tuple[str, ...]) -> dict[str, Any]:
+def _whole(value: Any, at: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _Bad(f"must be a whole number from {least} to {most}", at)
+    return value
+
+
+def _known_keys(value: Any, at: str, keys: tuple[str, ...], rule: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Bad(f"must have fields of {', '.join(keys)}", at)
+        raise _Bad(rule or f"must have fields of {', '.join(keys)}", at)
     for key in value:
         if key not in keys:
             raise _Bad(f"is not a known field{_nearest(str(key), keys)}", f"{at}.{key}")
@@ -227,13 +228,12 @@ def _rdma(value: Any) -> tuple[RdmaResource, ...]:
 
 
 def _rdma_resource(entry: dict[str, Any], at: str) -> RdmaResource:
-    name, prefix, most = entry.get("resourceName"), entry.get("resourcePrefix") or "rdma", entry.get("rdmaHcaMax")
+    name, prefix = entry.get("resourceName"), entry.get("resourcePrefix") or "rdma"
     if not isinstance(name, str) or not _RDMA_NAME.fullmatch(name):
         raise _Bad("must be up to 63 letters, digits and _, and begin and end without _", f"{at}.resourceName")
     if not isinstance(prefix, str) or not _RDMA_PREFIX.fullmatch(prefix) or prefix.endswith("kubernetes.io"):
         raise _Bad("must be a domain in lower case, not kubernetes.io", f"{at}.resourcePrefix")
-    if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= _MOST_HCAS:
-        raise _Bad(f"must be a whole number from 0 to {_MOST_HCAS}", f"{at}.rdmaHcaMax")
+    most = _whole(entry.get("rdmaHcaMax"), f"{at}.rdmaHcaMax", 0, _MOST_HCAS)
     listed = _known_keys(entry.get("selectors") or {}, f"{at}.selectors", RDMA_SELECTORS)
     texts = {key: _texts(values or [], f"{at}.selectors.{key}") for key, values in listed.items()}
     selectors = {key: values for key, values in texts.items() if values}

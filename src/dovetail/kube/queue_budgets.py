@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.queues.budgets import period
 from dovetail.core.queues.types import DAY_MS, GPU_HOUR
@@ -25,7 +26,7 @@ from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects import queues as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.money import MICRO, money_spent
-from dovetail.kube.translate.queues import PERIODS, queue
+from dovetail.kube.translate.queues import PERIODS, queue, status_of
 
 GPU_HOURS = "GPU-hours"
 _PART_OF_PERIOD = 12
@@ -79,7 +80,7 @@ def _of_queue(found: wire.Queue, now_ms: int) -> Iterator[QueueBudgetUse]:
         return
     now = period(of, now_ms)
     if read.budget is not None:
-        status = _status(found)
+        status = status_of(found)
         spent, usage = status.budget, status.usage
         bare = QueueBudgetUse(
             read.name, GPU_HOURS, written.period, written.when_used, *now, read.budget.amount * MICRO // GPU_HOUR
@@ -100,13 +101,6 @@ def _of_queue(found: wire.Queue, now_ms: int) -> Iterator[QueueBudgetUse]:
         )  # fmt: skip
 
 
-def _status(found: wire.Queue) -> wire.QueueStatus:
-    try:
-        return convert(found.status or {}, wire.QueueStatus)
-    except ValidationError:
-        return wire.QueueStatus()
-
-
 def _micro(text: str) -> int | None:
     try:
         return int(Decimal(text) * MICRO)
@@ -123,7 +117,4 @@ def _with_use(bare: QueueBudgetUse, used: int | None, as_of_ms: int) -> QueueBud
         forecast = used * whole_ms // known_ms
         if used and bare.limit_micro <= forecast:
             used_up_ms = bare.start_ms + bare.limit_micro * known_ms // used
-    return QueueBudgetUse(
-        bare.queue, bare.unit, bare.period, bare.when_used, bare.start_ms, bare.end_ms, bare.limit_micro, used,
-        as_of_ms, forecast, used_up_ms, bare.message,
-    )  # fmt: skip
+    return replace(bare, used_micro=used, as_of_ms=as_of_ms, forecast_micro=forecast, used_up_ms=used_up_ms)

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct
 
 from dovetail.core.queues.status import stopped_as
 from dovetail.core.queues.types import Amounts, Queue, Stop
@@ -64,10 +64,7 @@ async def _read(client: Client) -> dict[str, QueueView]:
 
 
 def _view(found: wire.Queue) -> QueueView:
-    try:
-        status = convert(found.status or {}, wire.QueueStatus)
-    except ValidationError:
-        status = wire.QueueStatus()
+    status = queues.status_of(found)
     held = status.allocated
     amounts: wire.Resources = {
         "cpu": held.cpu, "memory": held.memory, "gpu": held.gpu, "gpuSlices": held.gpu_slices,

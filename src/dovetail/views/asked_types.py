@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of what is asked."""
+"""The bound of numbers in questions."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ def _workflow(whole: Field) -> Iterator[ShapedPod]:
         volumes = [one for place in (spec, usual, template) for one in place.at("volumes").each()]
         more["volumes"] = list_of(template.at("volumes"), volumes)
         meta = template.at("metadata") or usual.at("metadata") or spec.at("podMetadata")
-        patched = any(place.at("podSpecPatch") for place in (spec, usual, template))
-        yield ShapedPod(_pod(template, meta or template.at("metadata"), listed, more), patched)
+        partial = any(place.at("podSpecPatch") for place in (spec, usual, template))
+        yield ShapedPod(_pod(template, meta or template.at("metadata"), listed, more), partial)
 
 
 def _tekton(whole: Field) -> Iterator[ShapedPod]:

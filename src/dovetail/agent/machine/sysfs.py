@@ -258,21 +258,17 @@ class Sysfs:
 
     def _rdma(self, name: str) -> Port:
         folder = Path("class/infiniband", name)
-        gbit = 0.0
-        for port in self.names(folder / "ports", must=False):
-            rate = _RATE.match(self._text(folder, "ports", port, "rate", default=""))
-            if rate and self._text(folder, "ports", port, "state", default="").startswith(_ACTIVE):
-                gbit += float(rate[1])
-        interfaces = sorted(self.names(folder / "device/net", must=False), key=natural)
+        texts = (self._text(folder, "ports", port, "rate", default="") for port in self._active_ports(folder))
+        gbit = sum(float(rate[1]) for rate in map(_RATE.match, texts) if rate)
+        interfaces = self._interfaces_of(folder)
         bus_id = self._bus_id_of("class/infiniband", name)
         return Port(name, interfaces[0] if interfaces else "", bus_id, round(gbit * 1000) // 8, rdma=True)
 
     def _hca(self, name: str, device_nodes: tuple[str, ...]) -> Hca:
         folder, bus_id = Path("class/infiniband", name), self._bus_id_of("class/infiniband", name)
         device = self.pci.get(bus_id)
-        interfaces = sorted(self.names(folder / "device/net", must=False), key=natural)
+        interfaces = self._interfaces_of(folder)
         kinds = {self._number(folder, "device/net", one, "type", default=0) for one in interfaces}
-        states = [self._text(folder, "ports", one, "state", default="") for one in self.names(folder / "ports", False)]
         return Hca(
             name=name,
             bus_id=bus_id,
@@ -280,11 +276,19 @@ class Sysfs:
             device=f"{self._number('bus/pci/devices', bus_id, 'device', default=0):04x}" if device else "",
             driver=device.driver if device else "",
             numa=device.numa if device else None,
-            active=any(state.startswith(_ACTIVE) for state in states),
+            active=bool(self._active_ports(folder)),
             interfaces=tuple(interfaces),
             link_types=tuple(sorted(_LINK_TYPES[kind] for kind in kinds & _LINK_TYPES.keys())),
             device_nodes=device_nodes,
         )
+
+    def _interfaces_of(self, folder: Path) -> list[str]:
+        """The network interfaces of the RDMA device in this folder."""
+        return sorted(self.names(folder / "device/net", must=False), key=natural)
+
+    def _active_ports(self, folder: Path) -> list[str]:
+        ports = self.names(folder / "ports", must=False)
+        return [port for port in ports if self._text(folder, "ports", port, "state", default="").startswith(_ACTIVE)]
 
     def _interface(self, name: str) -> Port:
         # A link that is down has no speed: the kernel returns -1 or EINVAL.

@@ -44,8 +44,12 @@ class AdvertisedDevice(Struct, frozen=True):
     healthy: bool
 
 
+RDMA = "rdma"
+"""The profile of RDMA devices."""
+
+
 class ResourceOffer(Struct, frozen=True):
-    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs, `rdma` for RDMA devices, which
+    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs, RDMA for RDMA devices, which
     are shared: a container gets all `device_nodes`, which are paths on the host by paths in the container."""
 
     resource: str
@@ -53,6 +57,10 @@ class ResourceOffer(Struct, frozen=True):
     shared: Shared | None
     devices: Mapping[str, AdvertisedDevice] = field(default_factory=dict)
     device_nodes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def of_gpus(self) -> bool:
+        return self.profile != RDMA
 
     def part(self, id: str) -> str | None:
         device = self.devices.get(id)

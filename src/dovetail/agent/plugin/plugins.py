@@ -141,7 +141,7 @@ class DevicePlugins:
 
     @property
     def _gpu_offers(self) -> dict[str, ResourceOffer]:
-        return {resource: offer for resource, offer in self.offered.items() if offer.profile != rdma.PROFILE}
+        return {resource: offer for resource, offer in self.offered.items() if offer.of_gpus}
 
     @property
     def resources(self) -> Collection[str]:
@@ -240,7 +240,7 @@ class DevicePlugins:
 
     def _on_allocated(self, offer: ResourceOffer, ids: tuple[str, ...]) -> None:
         self.counts.allocated += 1
-        if offer.profile == rdma.PROFILE:
+        if not offer.of_gpus:
             return
         named, pod = self._named.get(offer.resource, (frozenset(), None))
         parts = tuple(offer.part(id) or "" for id in ids)
@@ -254,7 +254,7 @@ class DevicePlugins:
         free = {*available}
         if not len({*must}) <= size <= len(free | {*must}):
             raise RequestRefused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
-        if offer.profile == rdma.PROFILE:
+        if not offer.of_gpus:
             return [*must, *sorted(free - {*must}, key=int)[: size - len({*must})]]
 
         def of_chosen(pod: BoundPod) -> list[str]:

@@ -18,9 +18,8 @@ from pathlib import Path
 from dovetail.agent.config import Config
 from dovetail.agent.machine.host import Host
 from dovetail.agent.machine.sysfs import Hca
-from dovetail.agent.plugin.offers import AdvertisedDevice, ResourceOffer
+from dovetail.agent.plugin.offers import RDMA, AdvertisedDevice, ResourceOffer
 
-PROFILE = "rdma"
 DEV = Path("/dev")
 _VALUES: dict[str, Callable[[Hca], Iterable[str]]] = {
     "vendors": lambda hca: (hca.vendor,),
@@ -47,5 +46,5 @@ def rdma_offers(host: Host, config: Config, dev_on_host: Path = DEV) -> dict[str
         devices = {id: AdvertisedDevice(id, "", "", 0, "", "", numa, healthy) for id in ids}
         paths = (node for hca in selected for node in hca.device_nodes)
         nodes = {path: str(dev_on_host / Path(path).relative_to(DEV)) for path in paths}
-        found[resource.name] = ResourceOffer(resource.name, PROFILE, None, devices, nodes)
+        found[resource.name] = ResourceOffer(resource.name, RDMA, None, devices, nodes)
     return found

@@ -71,7 +71,7 @@ class Answers:
                 f"{len(ids)} replicas of {offer.resource} were requested: more than one give no more of a GPU, "
                 "and sharing.failRequestsGreaterThanOne refuses them"
             )
-        if offer.device_nodes:
+        if not offer.of_gpus:
             rdma = wire.ContainerAllocateResponse()
             for path, host_path in offer.device_nodes.items():
                 _add_node(rdma, path, host_path, "rwm")

@@ -10,7 +10,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricFinding, FabricReading
     from dovetail.topology.node_list import ListedNode
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 FORMAT_NAMES = ("ibnetdiscover", "topology.yaml", "topology.conf", "aws", "gcp", "oci", "lldp", "node-labels", "csv")
 CLUSTER = "cluster"
 """The name of the source that is a cluster's labels."""
@@ -46,12 +46,11 @@ class SourceChoice(Struct, frozen=True):
         return self.cluster or not self.files or (self.kubeconfig, self.context) != (None, None)
 
 
-def source_options(*, required: bool = False) -> Callable[[Command], Command]:
+def source_options(*, required: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """FILE..., --format, --nodes, --cluster and those of a kubeconfig: the command gets a `choice`."""
 
-    def decorated(command: Command) -> Command:
-        command = _chosen(command)
-        command = kubeconfig_options(command)
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        command = kubeconfig_options(_chosen(command))
         command = click.option(
             "--cluster", is_flag=True, help="Read the nodes of the cluster; implied by --kubeconfig and --context."
         )(command)
@@ -73,50 +72,64 @@ def source_options(*, required: bool = False) -> Callable[[Command], Command]:
     return decorated
 
 
-def _chosen(command: Command) -> Any:
+def _chosen(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
     def chosen(**options: Any) -> None:
         choice = SourceChoice(**{name: options.pop(name) for name in SourceChoice.__struct_fields__})
         command(choice=choice, **options)
 
-    chosen.__doc__ = command.__doc__
-    chosen.__dict__.update(command.__dict__)
     return chosen
 
 
 def read_sources(choice: SourceChoice, *, labels: bool = True) -> dict[str, FabricReading]:
     """The reading of each source by its name; with `labels` those of the cluster are one. Raises ClickException."""
-    from dovetail.cli.cluster import run
-    from dovetail.topology import node_labels
     from dovetail.topology.fabric import FabricError
-    from dovetail.topology.node_list import listed_nodes
-    from dovetail.views.fabric import MOST_BYTES, live_nodes, node_names, read_fabric
+    from dovetail.views.fabric import MOST_BYTES, node_names, read_fabric
 
     if len(set(choice.files)) < len(choice.files):
         raise click.UsageError("a FILE is there twice")
+    nodes = _nodes(choice)
+    found = _labels(nodes, must=not choice.files) if choice.live and labels and nodes is not None else {}
+    names = node_names(nodes) if nodes is not None else None
+    for file in choice.files:
+        try:
+            found[file] = read_fabric(text_of(file, most_bytes=MOST_BYTES), choice.format_name, names)
+        except FabricError as error:
+            raise click.ClickException(f"{file}: {error}") from error
+    return found
+
+
+def _nodes(choice: SourceChoice) -> Sequence[ListedNode] | None:
+    """The nodes of the cluster, or of --nodes. Raises ClickException."""
+    from dovetail.cli.cluster import run
+    from dovetail.topology.fabric import FabricError
+    from dovetail.topology.node_list import listed_nodes
+    from dovetail.views.fabric import MOST_BYTES, live_nodes
+
     if choice.live and choice.nodes is not None:
         raise click.UsageError("--nodes and a cluster both name the nodes: use one of them")
-    found = {}
-    at = choice.nodes or CLUSTER
     try:
-        nodes: Sequence[ListedNode] | None = None
         if choice.live:
             config = config_of(choice.kubeconfig, choice.context)
-            nodes = run(live_nodes(config), config.server)
-        elif choice.nodes is not None:
-            nodes = listed_nodes(text_of(choice.nodes, most_bytes=MOST_BYTES))
-        if choice.live and labels and nodes is not None:
-            try:
-                found[CLUSTER] = node_labels.of_nodes(nodes)
-            except FabricError as error:
-                if not choice.files:
-                    raise
-                Console(stderr=True).print(f"note: {CLUSTER}: {error}", markup=False)
-        names = node_names(nodes) if nodes is not None else None
-        for at in choice.files:
-            found[at] = read_fabric(text_of(at, most_bytes=MOST_BYTES), choice.format_name, names)
+            return run(live_nodes(config), config.server)
+        return listed_nodes(text_of(choice.nodes, most_bytes=MOST_BYTES)) if choice.nodes is not None else None
     except FabricError as error:
-        raise click.ClickException(f"{at}: {error}") from error
-    return found
+        raise click.ClickException(f"{choice.nodes or CLUSTER}: {error}") from error
+
+
+def _labels(nodes: Sequence[ListedNode], *, must: bool) -> dict[str, FabricReading]:
+    """The labels of the nodes as a source. Without labels of a network there is none, and `must` raises
+    ClickException."""
+    from dovetail.topology import node_labels
+    from dovetail.topology.fabric import FabricError
+
+    try:
+        return {CLUSTER: node_labels.of_nodes(nodes)}
+    except FabricError as error:
+        if must:
+            raise click.ClickException(f"{CLUSTER}: {error}") from error
+        Console(stderr=True).print(f"note: {CLUSTER}: {error}", markup=False)
+        return {}
 
 
 def print_findings(source: str, findings: Sequence[FabricFinding], console: Console) -> None:

@@ -393,7 +393,8 @@ def _ready(snapshot: QueueSnapshot, now_ms: int, before: wire.Queue | None) -> d
     """The condition Ready: whether the queue can be used."""
     problem = snapshot.problem
     reason, message = ("Usable", snapshot.warning) if problem is None else ("Invalid", str(problem))
-    return ready_condition(problem is None, reason, message, now_ms, _conditions(before))
+    known = status_of(before).conditions if before is not None else ()
+    return ready_condition(problem is None, reason, message, now_ms, known)
 
 
 def ready_condition(
@@ -408,11 +409,12 @@ def ready_condition(
     return {"type": READY, "status": status, "lastTransitionTime": since} | explained
 
 
-def _conditions(obj: wire.Queue | None) -> Iterable[wire.QueueCondition]:
+def status_of(obj: wire.Queue) -> wire.QueueStatus:
+    """The status of a queue; an empty one if it is none that the scheduler can have written."""
     try:
-        return msgspec.convert(obj.status, wire.QueueStatus).conditions if obj is not None and obj.status else ()
+        return msgspec.convert(obj.status or {}, wire.QueueStatus)
     except msgspec.ValidationError:
-        return ()
+        return wire.QueueStatus()
 
 
 def amounts_document(exact: Amounts) -> dict[str, Any]:

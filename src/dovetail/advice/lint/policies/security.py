@@ -44,49 +44,44 @@ _WRONG_INDICES = (
     f"{_HIDDEN} || (!({_OF_INDICES}) ? {_VALUE}.trim() == 'all' || {_INDICES}.exists(i, i.startsWith('GPU-') || "
     f"i.startsWith('MIG-')) : c.gpus[0] == 'nvidia.com/gpu' && ({_OUTSIDE} || size({_DISTINCT}) < {_GPUS}))"
 )
+
+
+def _of_each_variable(found: str) -> str:
+    """The findings of all variables `e` of all containers `c`."""
+    return each("p.all", "c", env("c", "e", found))
+
+
 _VISIBLE = only(
     _NOT_OF_THE_NODE,
-    each(
-        "p.all",
-        "c",
-        env(
-            "c",
-            "e",
-            only(
-                f"!{_VALUE}.contains('$(')",
-                "("
-                + finding(
-                    f"{_NAME} == 'NVIDIA_VISIBLE_DEVICES' && !({_HIDDEN})",
-                    f"c.at + '.env[NVIDIA_VISIBLE_DEVICES]: it is ' + {_VALUE} + ': remove it, the device plugin "
-                    f"sets it "
-                    "to the GPUs of the container'",
-                )
-                + " + "
-                + finding(
-                    f"{_NAME} == 'CUDA_VISIBLE_DEVICES' && has(e.value) && size(c.gpus) > 0 && {_GPUS} > 0 && "
-                    f"({_WRONG_INDICES})",
-                    f"c.at + '.env[CUDA_VISIBLE_DEVICES]: it is ' + {_VALUE} + ', which does not name the GPUs of the "
-                    "container: remove it'",
-                )
-                + ")",
-            ),
+    _of_each_variable(
+        only(
+            f"!{_VALUE}.contains('$(')",
+            "("
+            + finding(
+                f"{_NAME} == 'NVIDIA_VISIBLE_DEVICES' && !({_HIDDEN})",
+                f"c.at + '.env[NVIDIA_VISIBLE_DEVICES]: it is ' + {_VALUE} + ': remove it, the device plugin "
+                f"sets it "
+                "to the GPUs of the container'",
+            )
+            + " + "
+            + finding(
+                f"{_NAME} == 'CUDA_VISIBLE_DEVICES' && has(e.value) && size(c.gpus) > 0 && {_GPUS} > 0 && "
+                f"({_WRONG_INDICES})",
+                f"c.at + '.env[CUDA_VISIBLE_DEVICES]: it is ' + {_VALUE} + ', which does not name the GPUs of the "
+                "container: remove it'",
+            )
+            + ")",
         ),
     ),
 )
 
 _OF_A_SHELL = only(
     "p.uses && !p.all.exists(c, c.c.?image.orValue('').contains('$'))",
-    each(
-        "p.all",
-        "c",
-        env(
-            "c",
-            "e",
-            finding(
-                matches(_VALUE, SHELL_NAME),
-                f"c.at + '.env[' + {_NAME} + ']: Kubernetes leaves ' + {_VALUE} + ' as it is: write $(NAME) for a "
-                "variable that the container sets before, or valueFrom'",
-            ),
+    _of_each_variable(
+        finding(
+            matches(_VALUE, SHELL_NAME),
+            f"c.at + '.env[' + {_NAME} + ']: Kubernetes leaves ' + {_VALUE} + ' as it is: write $(NAME) for a "
+            "variable that the container sets before, or valueFrom'",
         ),
     ),
 )
