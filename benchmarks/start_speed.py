@@ -47,7 +47,7 @@ ANSWERED = (
     *("why ada/worker", "why default/job", "why bob/many", "why gl/ada/train", "why queue/agents", "queue --basis"),
     *("jobs", "nodes", "nodes n1", "free", "free --shape 2x8", "share --users --all", "priority default/job", "leases"),
     *("topology n1", "defrag --shape 1", "drain n1 --dry-run", "whatif drain n1", "whatif quota agents --weight 2"),
-    *("whatif add-nodes --like n1", "whatif stop agents"),
+    *("whatif add-nodes --like n1", "whatif stop agents", "queue drain agents --dry-run"),
 )
 """What is asked of a scheduler of the cluster of tests.views.agents. In the table they end with `(answered)`."""
 NOTHING = "python -c pass"

@@ -40,6 +40,7 @@ COMMANDS = [
     ("defrag", "--shape", "4", "-o", "json"), ("drain", NODES[0], "--dry-run"),
     ("drain", NODES[0], "--evict", "--dry-run", "-o", "json"), ("why", f"job/{SPACE}/train"),
     ("whatif", "drain", NODES[0]), ("whatif", "stop", "research"), ("whatif", "add-nodes", "--like", NODES[0]),
+    ("queue", "drain", "research", "--dry-run"), ("queue", "drain", "research", "--evict", "--dry-run", "-o", "json"),
     ("topology", NODES[0]), ("topology", NODES[0], "-o", "json"), ("topology", "same-answers"),
     ("status",), ("doctor",), ("top", "--once"),
 ]  # fmt: skip

@@ -77,9 +77,9 @@ def test_what_the_scheduler_answers_is_printed_without_the_core() -> None:
     with answering() as config:
         words = [[*one.split(), "--kubeconfig", str(config)] for one in ANSWERED]
         calls = [*words, *([*one, "-o", "json"] for one in words)]
-        # What is written for a drain is a record of the core.
-        known = {"drain": ["dovetail.core.model"]}
-        assert imported(calls, ANSWER) == [(call, 0, known.get(call[0], [])) for call in calls]
+        # What is written for a drain is a record of the core, and how a queue is stopped a type of it.
+        known = {("drain", "n1"): ["dovetail.core.model"], ("queue", "drain"): ["dovetail.core.model"]}
+        assert imported(calls, ANSWER) == [(call, 0, known.get((call[0], call[1]), [])) for call in calls]
         ((_, code, found),) = imported([["queue", "--policy", "tightest", "--kubeconfig", str(config)]], CORE)
         assert code == 1 and found == list(CORE)
 

@@ -27,6 +27,7 @@ from dovetail.views.job_types import JobList
 from dovetail.views.lease_types import LeasesView, LeaseTotals
 from dovetail.views.node_types import NodeHealthView, NodeList
 from dovetail.views.priced_types import ChangedNodes, PricedNode
+from dovetail.views.queue_drain_types import QueueDrainQuestion
 from dovetail.views.queue_positions import queue_positions
 from dovetail.views.queue_types import QueuePosition
 from dovetail.views.topology_types import NodeInside, NodeTopology, Policies
@@ -167,6 +168,8 @@ def test_both_names_of_its_policy_are_for_the_scheduler(
         (("drain", "n0", "--evict", "--dry-run"), "drainplans", DrainQuestion(("n0",), "Evict")),
         (("drain", "n0", "--dry-run", "--start", "2100-01-01T00:00:00Z"), "drainplans",
          DrainQuestion(("n0",), "WaitForJobs", 4_102_444_800_000)),
+        (("queue", "drain", "a", "--dry-run"), "queuedrainplans", QueueDrainQuestion("a")),
+        (("queue", "drain", "a", "--evict", "--dry-run"), "queuedrainplans", QueueDrainQuestion("a", "HoldAndDrain")),
         (("defrag", "waits"), "defragplans", DefragQuestion("ns/waits")),
         (("defrag", "--shape", "2x8xH100", "--cpu", "4"), "defragplans", DefragQuestion("", "2x8xH100", 4000)),
     ],

@@ -288,6 +288,7 @@ def _commands_ask_the_scheduler(world: _World) -> None:
         ("defrag", "team-a/waits"): "No moves", ("drain", "view-node", "--dry-run"): "of other namespaces in 1 queue",
         ("why", "pod/team-a/waits"): "NoNodeFits", ("topology", "view-node"): "offers 8 GPUs, 1 free",
         ("top",): "team-a/runs",
+        ("queue", "drain", "default", "--dry-run"): "Queue default: it is not known when",
     }  # fmt: skip
     for arguments, shown in asked.items():
         done = world.dovetail("alice", *arguments)

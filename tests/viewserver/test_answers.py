@@ -22,6 +22,7 @@ from dovetail.kube.objects.views import (
     LEASE_LISTS,
     NODE_LISTS,
     NODE_TOPOLOGIES,
+    QUEUE_DRAIN_PLANS,
     QUEUE_SHARES,
     VIEWS,
     WAITING_JOBS,
@@ -37,6 +38,8 @@ from dovetail.views.free import free
 from dovetail.views.free_types import Beside, Free
 from dovetail.views.job_list import job_list
 from dovetail.views.job_types import JobFilter, JobList
+from dovetail.views.queue_drain import queue_drain_plan
+from dovetail.views.queue_drain_types import QueueDrainPlan, QueueDrainQuestion
 from dovetail.views.queue_positions import queue_positions
 from dovetail.views.queue_shares import share
 from dovetail.views.queue_types import QueuePosition, QueueShare
@@ -92,6 +95,10 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
             drain = DrainQuestion(("n0",), mode)
             found = asked(answers, Question(DRAIN_PLANS.plural, body=msgspec.json.encode(drain).decode()), DrainPlan)
             assert found == drain_plan(_copy(world), ("n0",), drain.maintenance(NOW), NOW)
+        for name, stop in (("a", "Hold"), ("closed", "HoldAndDrain")):
+            body = msgspec.json.encode(QueueDrainQuestion(name, stop)).decode()
+            found = asked(answers, Question(QUEUE_DRAIN_PLANS.plural, body=body), QueueDrainPlan)
+            assert found == queue_drain_plan(_copy(world), name, stop, NOW)
         for wanted in (DefragQuestion(shape="8"), *(DefragQuestion(one.job) for one in jobs.jobs[:2])):
             found = asked(answers, Question(DEFRAG_PLANS.plural, body=msgspec.json.encode(wanted).decode()), Defrag)
             assert found == defrag(_copy(world), wanted)

@@ -30,6 +30,7 @@ from dovetail.kube.objects.views import (
     NODE_HOLDERS,
     NODE_LISTS,
     NODE_TOPOLOGIES,
+    QUEUE_DRAIN_PLANS,
     QUEUE_SHARES,
     WAITING_JOBS,
     WHAT_IFS,
@@ -80,6 +81,11 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 PREDICTED: tuple[tuple[Resource, dict[str, Any]], ...] = (
     *((DRAIN_PLANS, {"nodes": ["n0"], "mode": mode}) for mode in ("WaitForJobs", "Evict")),
+    *(
+        (QUEUE_DRAIN_PLANS, {"queue": name, "stop": stop})
+        for name in ("a", "closed", "nothing")
+        for stop in ("Hold", "HoldAndDrain")
+    ),
     (DRAIN_PLANS, {"nodes": [MARKER]}),
     (DRAIN_PLANS, {"nodes": ["n0"], "startMs": 1}),
     *((DEFRAG_PLANS, {"job": f"{OWN}/{name}"}) for name in (*OWN_PODS, "nothing")),

@@ -15,8 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.core.queues.status import stopped_as
-from dovetail.core.queues.types import Amounts, Queue, Stop
+from dovetail.core.queues.types import Amounts, Queue, Stop, stopped_as
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import AlreadyExists, KubeError, NotFound

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
@@ -21,34 +20,12 @@ from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
 from dovetail.views.forecast import forecast
 from dovetail.views.jobs import job_and_name
+from dovetail.views.queue_drain_types import ENDS, EVICTED, STAYS, QueueDrainPlan, RunningJob
 from dovetail.views.queues import inside, queue_named
 
-ENDS, EVICTED, STAYS = "ends", "is evicted", "runs on"
 _MOMENTS = 128
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _UNKNOWN, _FIXED = "it declares no run time", "it must not be preempted, and declares no run time"
-
-
-class RunningJob(Struct, frozen=True):
-    """A job that runs in the queue. `what` happens to it: it ends, is evicted, or runs on. `left` is when its last pod
-    has left, by which basis."""
-
-    job: str
-    queue: str
-    pods: int
-    gpus_milli: int
-    what: str
-    left: Expected
-
-
-class QueueDrainPlan(Struct, frozen=True):
-    """The jobs that run in a queue and below it, those that leave last at the end; `empty` is when all have left.
-    `waiting` is how many jobs wait there, and do not start."""
-
-    queue: str
-    jobs: tuple[RunningJob, ...]
-    waiting: int
-    empty: Expected
 
 
 def queue_drain_plan(state: State, name: str, stop: Stop, now_ms: int) -> QueueDrainPlan:

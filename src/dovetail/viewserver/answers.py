@@ -33,6 +33,7 @@ from dovetail.kube.objects.views import (
     NODE_LISTS,
     NODE_TOPOLOGIES,
     PREDICTIONS,
+    QUEUE_DRAIN_PLANS,
     QUEUE_SHARES,
     VIEWS,
     VIEWS_GROUP,
@@ -61,6 +62,8 @@ from dovetail.views.node import NotForNccl, ReadObjects, node_topology
 from dovetail.views.node_holders import gpu_holders, node_holders
 from dovetail.views.nodes import node_list
 from dovetail.views.outlook import Outlook
+from dovetail.views.queue_drain import queue_drain_plan
+from dovetail.views.queue_drain_types import QueueDrainQuestion
 from dovetail.views.queue_positions import positions
 from dovetail.views.queue_shares import share
 from dovetail.views.rank import rank
@@ -246,6 +249,10 @@ class ViewAnswers:
         except UnknownNode as error:
             raise BadQuestion(404, str(error)) from error
 
+    def queue_drain(self, question: Question, query: Mapping[str, str]) -> object:
+        asked = self._asked(question, QueueDrainQuestion)
+        return queue_drain_plan(self._state, asked.queue, asked.stop, self._now_ms)
+
     def defrag(self, question: Question, query: Mapping[str, str]) -> object:
         asked = self._asked(question, DefragQuestion)
         if asked.job:
@@ -355,6 +362,7 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     LEASE_LISTS.plural: ViewAnswers.leases,
     WHAT_IFS.plural: ViewAnswers.whatif,
     DRAIN_PLANS.plural: ViewAnswers.drain,
+    QUEUE_DRAIN_PLANS.plural: ViewAnswers.queue_drain,
     DEFRAG_PLANS.plural: ViewAnswers.defrag,
     LEASE_EXPLANATIONS.plural: ViewAnswers.leased,
 }

@@ -21,13 +21,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.quantities import QuantityError, amount, display
-from dovetail.core.reasons import Sure
+from dovetail.core.reasons import Expected, Sure
 from dovetail.core.state import State
 from dovetail.views.defrag_types import Defrag, PodMove
 from dovetail.views.drain_types import DrainedPod, DrainPlan
 from dovetail.views.forecast_types import ForecastVictim
 from dovetail.views.held_types import DeviceHolder, NodeHolder
 from dovetail.views.node_types import NodeHealthView
+from dovetail.views.queue_drain_types import RunningJob
 from dovetail.views.queue_types import QueuePosition, QueueShare, UserShare
 from dovetail.views.rank_types import RankView
 from dovetail.views.topology_types import NodeInside, PodGpus
@@ -207,6 +208,27 @@ def _drained(pods: Iterable[DrainedPod], redaction: Redaction) -> Iterable[Drain
     yield from totals.values()
 
 
+def _running(jobs: Iterable[RunningJob], redaction: Redaction) -> Iterable[RunningJob]:
+    """Own jobs as they are, those of others as one row for each queue and what happens to them."""
+    totals: dict[tuple[str, str], RunningJob] = {}
+    for one in jobs:
+        if not redaction.hides(one.job):
+            yield one
+            continue
+        before = totals.get(key := (one.queue, one.what))
+        left = Expected(one.left.sure, one.left.start_ms, "")
+        if before is not None:
+            known = left.start_ms and before.left.start_ms
+            last_ms = max(left.start_ms, before.left.start_ms) if known else 0
+            left = Expected(_least_sure(left.sure, before.left.sure), last_ms, "")
+            one = replace(
+                one, pods=one.pods + before.pods, gpus_milli=one.gpus_milli + before.gpus_milli,
+                count=one.count + before.count,
+            )  # fmt: skip
+        totals[key] = replace(one, job=ELSEWHERE, left=left)
+    yield from totals.values()
+
+
 def _least_sure(*sure: Sure) -> Sure:
     return max(sure, key=list(Sure).index)
 
@@ -279,6 +301,7 @@ _SUMS: dict[type, Callable[[Any, Redaction], Iterable[Any]]] = {
     PodGpus: _pod_gpus,
     ForecastVictim: _victims,
     DrainedPod: _drained,
+    RunningJob: _running,
     PodMove: _moves,
 }
 """By row, what becomes of those of others."""

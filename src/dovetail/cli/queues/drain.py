@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.cluster import ClusterSource, cluster_options, run
@@ -17,8 +18,8 @@ from dovetail.cli.output import TIMED_OUT
 from dovetail.cli.quantities import DurationParam
 
 if TYPE_CHECKING:
-    from dovetail.core.queues.types import Stop
     from dovetail.kube.queue_changes import QueueView
+    from dovetail.views.queue_drain_types import QueueDrainPlan, QueueDrainQuestion
 
 _LATE_MS = 10_000
 """A scheduler writes what is new into the status of a queue within a second or two."""
@@ -48,30 +49,27 @@ def command(
     disruption budgets, and wait again. The queue stays stopped until `dovetail queue resume`. Exit code 124: the time
     is over.
     """
-    import asyncio
-
     from dovetail.cli.queues.drain_report import show
-    from dovetail.cli.queues.existing import allocated
-    from dovetail.cli.wait_report import EVERY_S
-    from dovetail.kube.queue_changes import stop_queue, wait_until_idle
-    from dovetail.views.names import JobNotFound
-    from dovetail.views.queue_drain import queue_drain_plan
+    from dovetail.views.queue_drain_types import QueueDrainQuestion
 
     if source.config is None and not dry_run:
         raise click.UsageError("--file needs --dry-run: nothing can be written to files")
-    stop: Stop = "HoldAndDrain" if evict else "Hold"
-    try:
-        plan = queue_drain_plan(source.state(), name, stop, source.now_ms)
-    except JobNotFound as error:
-        raise click.ClickException(str(error)) from error
+    question = QueueDrainQuestion(name, "HoldAndDrain" if evict else "Hold")
+    plan = _ask(source, question) or _work_out(source, question)
     if form.whole:
         write_answer(form, "QueueDrainPlan", plan)
     else:
         show(plan, source.now_ms, Console())
     if dry_run or source.config is None:
         return
+    import asyncio
+
+    from dovetail.cli.queues.existing import allocated
+    from dovetail.cli.wait_report import EVERY_S
+    from dovetail.kube.queue_changes import stop_queue, wait_until_idle
+
     config, console = source.config, Console(stderr=True)
-    run(stop_queue(config, name, stop), config.server)
+    run(stop_queue(config, name, question.stop), config.server)
     console.print(f"Queue {name} is stopped; `dovetail queue resume {name}` resumes it.")
     if no_wait:
         return
@@ -100,3 +98,24 @@ def command(
         sys.exit(TIMED_OUT)
     except KeyboardInterrupt:
         console.print("The wait has ended; the queue stays stopped.")
+
+
+def _ask(source: ClusterSource, question: QueueDrainQuestion) -> QueueDrainPlan | None:
+    """The answer of the running scheduler."""
+    from dovetail.kube.objects.views import QUEUE_DRAIN_PLANS
+    from dovetail.kube.reading.views import ViewRequest
+    from dovetail.views.queue_drain_types import QueueDrainPlan
+
+    body = msgspec.json.encode(question)
+    return source.ask(ViewRequest(QUEUE_DRAIN_PLANS, source.namespace, body=body), QueueDrainPlan)
+
+
+def _work_out(source: ClusterSource, question: QueueDrainQuestion) -> QueueDrainPlan:
+    """Raises ClickException."""
+    from dovetail.views.names import JobNotFound
+    from dovetail.views.queue_drain import queue_drain_plan
+
+    try:
+        return queue_drain_plan(source.state(), question.queue, question.stop, source.now_ms)
+    except JobNotFound as error:
+        raise click.ClickException(str(error)) from error

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from dovetail.cli.output import count, gpus
-from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import GPU
-from dovetail.kube.queue_changes import QueueView
 from dovetail.views.amounts import listed
 from dovetail.views.names import nearest
+
+if TYPE_CHECKING:
+    from dovetail.kube.queue_changes import QueueView
 
 UNREPORTED = "no scheduler has reported what runs and waits there"
 
@@ -25,6 +28,8 @@ def named(queues: dict[str, QueueView], name: str) -> QueueView:
 
 def above(queues: dict[str, QueueView], name: str) -> str:
     """The queue above this one that stops it; "" for none."""
+    from dovetail.core.queues.tree import Tree
+
     tree = Tree()
     for one in queues.values():
         tree.put(one.queue)

@@ -17,7 +17,7 @@ from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.rates import ChargeRates
 from dovetail.core.queues.totals import QueueTotals
 from dovetail.core.queues.tree import Tree
-from dovetail.core.queues.types import Amounts, MoneyBudget, Stop
+from dovetail.core.queues.types import Amounts, MoneyBudget, stopped_as
 from dovetail.core.queues.usage import DecayedUsage
 
 _MILLION = 1_000_000
@@ -119,11 +119,6 @@ def _stopped(tree: Tree, name: str) -> str:
     above = "" if by.name == name else f", as is the queue {by.name} above it"
     how = stopped_as(by.stop) if by.stop else "stopped (its budget of the period is used)"
     return f"{how}{above}: no job starts"
-
-
-def stopped_as(stop: Stop) -> str:
-    """What the status of a stopped queue begins with, by which it is seen that the scheduler knows it."""
-    return f"stopped (spec.stop: {stop})"
 
 
 def _days(ledger: DecayedUsage, now_ms: int) -> tuple[tuple[int, int], ...]:

@@ -45,6 +45,11 @@ Stop = Literal["", "Hold", "HoldAndDrain"]
 Budgeted = Literal["Day", "Week", "Month"]
 
 
+def stopped_as(stop: Stop) -> str:
+    """What the status of a stopped queue begins with, by which it is seen that the scheduler knows it."""
+    return f"stopped (spec.stop: {stop})"
+
+
 class GpuBudget(Struct, frozen=True):
     """GPU time for a period of the calendar: `amount` in milli-GPU times ms. With `hold` the queue is stopped once it
     is used; without, that is only reported."""

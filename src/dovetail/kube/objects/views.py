@@ -24,8 +24,9 @@ LEASE_LISTS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaselists", True, "LeaseLis
 WHAT_IFS = Resource(VIEWS_GROUP, VIEWS_VERSION, "whatifs", True, "WhatIf")
 DRAIN_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "drainplans", True, "DrainPlan")
 DEFRAG_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "defragplans", True, "DefragPlan")
+QUEUE_DRAIN_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "queuedrainplans", True, "QueueDrainPlan")
 LEASE_EXPLANATIONS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaseexplanations", True, "LeaseExplanation")
-PREDICTIONS = (WHAT_IFS, DRAIN_PLANS, DEFRAG_PLANS, LEASE_EXPLANATIONS)
+PREDICTIONS = (WHAT_IFS, DRAIN_PLANS, QUEUE_DRAIN_PLANS, DEFRAG_PLANS, LEASE_EXPLANATIONS)
 """What takes long. Their question is the body of a POST, of MOST_BODY_BYTES. Nothing is created."""
 LONGEST_VALUE = 1024
 """Of a parameter."""
@@ -49,6 +50,7 @@ COMMANDS = {
     LEASE_LISTS.plural: "leases",
     WHAT_IFS.plural: "whatif",
     DRAIN_PLANS.plural: "drain --dry-run",
+    QUEUE_DRAIN_PLANS.plural: "queue drain",
     DEFRAG_PLANS.plural: "defrag",
     LEASE_EXPLANATIONS.plural: "why of requests and leases",
     NODE_HOLDERS.plural: "the nodes of watch",
