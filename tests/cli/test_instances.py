@@ -77,6 +77,26 @@ def test_the_built_in_table_takes_newer_prices(tmp_path: Path) -> None:
     assert (option["instance_type"], option["micro_usd_per_hour"]) == ("a4-highgpu-8g", 9_000_000)
 
 
+def test_the_built_in_table_takes_an_answer_of_a_cloud(tmp_path: Path) -> None:
+    spot = {
+        "AvailabilityZone": "us-east-1a", "InstanceType": "p5.48xlarge", "ProductDescription": "Linux/UNIX",
+        "SpotPrice": "21.5", "Timestamp": "2026-11-28T10:00:00+00:00",
+    }  # fmt: skip
+    newer = tmp_path / "answer.json"
+    newer.write_text(json.dumps({"SpotPriceHistory": [spot, spot | {"InstanceType": "m5.large"}]}))
+    result = run("instances", "--refresh", str(newer))
+    assert result.stderr == (
+        "1 line replaced, 0 added, 119 lines kept, the oldest of 2026-06-18. Left out: 1 type that the table lacks.\n"
+    )
+    (tmp_path / "table.csv").write_text(result.stdout)
+    options = answer(
+        "instances", "--gpus", "8", "--cloud", "aws", "--interruptible", *INTERRUPTED, "--prices",
+        str(tmp_path / "table.csv"),
+    )["options"]  # fmt: skip
+    (found,) = (one for one in options if one["spot"])
+    assert (found["instance_type"], found["micro_usd_per_hour"]) == ("p5.48xlarge", 21_500_000)
+
+
 @pytest.mark.parametrize("option", [["--rdma"], ["--cpu", "30"], ["--memory", "200Gi"], ["--cloud", "gcp"],
                                     ["--region", "eastus"], ["--nvlink"], ["--nodes", "1"]])  # fmt: skip
 def test_each_option_leaves_fewer(option: list[str]) -> None:

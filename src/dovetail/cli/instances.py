@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,7 +66,11 @@ class _Answer(msgspec.Struct):
 @click.option("--restart", type=DurationParam(0), help="Time from an interruption until the job resumes.")
 @click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance.")
 @click.option("--prices", metavar="FILE", help="A CSV file with your own prices. Default: the built-in table.")
-@click.option("--refresh", metavar="FILE", help="Rank nothing: print the table with the newer prices of this CSV file.")
+@click.option(
+    "--refresh",
+    metavar="FILE",
+    help="Rank nothing: print the table with the newer prices of this file: CSV, or an answer of AWS or Azure.",
+)
 @answer_option
 @click.pass_context
 def command(ctx: click.Context, /, form: AnswerForm, **options: Any) -> None:
@@ -102,10 +107,19 @@ def _refresh(newer: str, prices: str | None, used: set[str]) -> None:
         raise click.UsageError(f"--refresh ranks nothing: remove --{_OPTION.get(others[0], others[0])}")
     if newer == prices == "-":
         raise click.UsageError("--refresh and --prices cannot both be standard input")
-    found = refreshed(*_table(prices), text_of(newer, _TEXT), newer)
+    found = refreshed(*_table(prices), text_of(newer, _TEXT), newer, _day_of(newer))
     click.echo(found.text, nl=False)
     kept = f"{count(found.kept, 'line')} kept, the oldest of {found.oldest}" if found.kept else "none kept"
-    click.echo(f"{count(found.replaced, 'line')} replaced, {found.added} added, {kept}.", err=True)
+    left_out = f" Left out: {count(found.left_out, 'type')} that the table lacks." if found.left_out else ""
+    click.echo(f"{count(found.replaced, 'line')} replaced, {found.added} added, {kept}.{left_out}", err=True)
+
+
+def _day_of(file: str) -> str:
+    """The date of the last change of a file, in UTC; of standard input today."""
+    from datetime import UTC, datetime
+
+    changed = datetime.now(UTC) if file == "-" else datetime.fromtimestamp(Path(file).stat().st_mtime, UTC)
+    return changed.date().isoformat()
 
 
 def _wanted(used: set[str], options: dict[str, Any]) -> InstanceRequest:
