@@ -302,7 +302,7 @@ def main() -> None:
     if options.output == "json":
         print(json.dumps(rows, indent=1))
         return
-    print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes, {options.policy}, {runs_on}")
+    print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes, {options.policy}, {runs_on()}")
     print(
         f"{'nodes':>8} {'devices':>8} {'ask':>7} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8} "
         f"{'p50 ms':>7} {'p99 ms':>7}"

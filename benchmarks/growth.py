@@ -142,9 +142,9 @@ def main() -> None:
     if options.plot:
         plot(rows, options.plot)
     if options.output == "json":
-        print(json.dumps({"runs_on": runs_on, "runs": options.runs, "rows": rows}, indent=1))
+        print(json.dumps({"runs_on": runs_on(), "runs": options.runs, "rows": rows}, indent=1))
         return
-    print(f"CPU time, medians of {options.runs} runs, {runs_on}")
+    print(f"CPU time, medians of {options.runs} runs, {runs_on()}")
     for name in options.curves:
         print(f"\n{CURVES[name].x:>15} {CURVES[name].y:>18}")
         for row in rows:

@@ -99,7 +99,7 @@ def main() -> None:
         print(json.dumps({"negotiations_per_s": round(rate), "runs": [round(one) for one in rates]}))
         return
     print(f"{rate:,.0f} negotiations/s (median of {args.runs}: {', '.join(f'{one:,.0f}' for one in rates)})")
-    print(f"{args.nodes} nodes, {args.planes} planes, {args.requests} requests; {runs_on}")
+    print(f"{args.nodes} nodes, {args.planes} planes, {args.requests} requests; {runs_on()}")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_a_missing_build_is_reported(package: Path) -> None:
 
 def imported(native: str) -> list[str]:
     """What runs, and the file of a compiled module, in a process of its own."""
-    command = "import dovetail, dovetail.core.state as state; print(dovetail.__runs__); print(state.__file__)"
+    command = "import dovetail, dovetail.core.state as state; print(dovetail.__runs__()); print(state.__file__)"
     environment = os.environ | {"DOVETAIL_NATIVE": native}
     run = subprocess.run([sys.executable, "-c", command], env=environment, check=True, capture_output=True, text=True)
     return run.stdout.splitlines()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, MutableMapping, Sequence
-from hashlib import sha256
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 KERNEL = "dovetail.core.placing._kernel"
+_USES_KERNEL = "dovetail.core.placing.kernel"
 KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h", "layout.py"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
@@ -54,6 +55,9 @@ COMPILED = (
 
 def digest(sources: Iterable[Path]) -> str:
     """What the text of these files comes to."""
+    # It takes a tenth of the start of a command that needs no native part.
+    from hashlib import sha256
+
     found = sha256()
     for source in sources:
         found.update(source.read_bytes())
@@ -69,8 +73,9 @@ def _sources(package: Path) -> list[Path]:
     return [package / f"{name.replace('.', '/')}.py" for name in COMPILED]
 
 
-class _AsWritten:
-    """Imports the modules from their sources, whatever was built of them."""
+class _Finder:
+    """Finds out what runs when the first module is imported for which it matters. Where the compiled modules do not, it
+    imports them from their sources, whatever was built of them."""
 
     def __init__(self, package: Path) -> None:
         self._files = {f"dovetail.{n}": s for n, s in zip(COMPILED, _sources(package), strict=True)}
@@ -79,18 +84,31 @@ class _AsWritten:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         file = self._files.get(fullname)
-        return spec_from_file_location(fullname, file) if file is not None else None
+        if file is None:
+            if fullname == _USES_KERNEL:
+                _found()
+            return None
+        return spec_from_file_location(fullname, file) if _found()[0] else None
 
 
-def install() -> str:
-    """Let the native parts be imported that were built from the sources that are there. Returns in words what runs."""
-    lacking = "DOVETAIL_NATIVE=0" if os.environ.get("DOVETAIL_NATIVE") == "0" else not_compiled(PACKAGE)
-    if lacking:
-        sys.meta_path.insert(0, _AsWritten(PACKAGE))
-    kernel = install_kernel()
+def install() -> None:
+    """Let the native parts be imported that were built from the sources that are there."""
+    sys.meta_path.insert(0, _Finder(PACKAGE))
+
+
+def runs() -> str:
+    """Which native parts run, and if not all, why, in words."""
+    lacking, kernel = _found()
     if not lacking:
         return f"compiled core, {kernel}"
     return kernel if lacking in kernel else f"{kernel}; the core as it is written: {lacking}"
+
+
+@cache
+def _found() -> tuple[str, str]:
+    """Why the compiled modules do not run, "" where they do, and in words which kernel does."""
+    lacking = "DOVETAIL_NATIVE=0" if os.environ.get("DOVETAIL_NATIVE") == "0" else not_compiled(PACKAGE)
+    return lacking, install_kernel()
 
 
 def not_compiled(package: Path) -> str:

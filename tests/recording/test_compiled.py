@@ -20,8 +20,8 @@ DAYS = 40
 
 @pytest.mark.slow
 def test_days_lived_with_the_native_parts_replay_equal_without_them(tmp_path: Path) -> None:
-    if not dovetail.__runs__.startswith("compiled core"):
-        pytest.skip(dovetail.__runs__)
+    if not dovetail.__runs__().startswith("compiled core"):
+        pytest.skip(dovetail.__runs__())
     for seed in range(DAYS):
         recorded = Recorded(tmp_path / f"day-{seed:02}", run=f"run{seed}")
         live(recorded, 1_000 + seed)

@@ -82,7 +82,7 @@ async def run(config: ClusterConfig, options: ServeOptions, broker_of: BrokerOf)
         _listening(options, probes),
         _endpoints(options) as planes,
     ):
-        _log.info("dovetail %s (%s), endpoints at %s", __version__, __runs__, planes.url)
+        _log.info("dovetail %s (%s), endpoints at %s", __version__, __runs__(), planes.url)
         await discover_when_up(client, _log)
         serving = PlanesServing(client, planes, broker_of(client), options)
         probes.follow(serving)

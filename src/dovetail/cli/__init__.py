@@ -152,10 +152,18 @@ def _is_closed(stream: TextIO) -> bool:
     return any(event & POLLERR for _, event in asked.poll(0))
 
 
+def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    """Print the version, and what of it runs, and exit."""
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"dovetail {__version__} ({__runs__()})")
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup, prefix="dovetail.cli.", lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(__version__, prog_name="dovetail", message=f"%(prog)s %(version)s ({__runs__})")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+              help="Show the version and exit.")  # fmt: skip
 def cli() -> None:
     """Dovetail: a GPU scheduler for Kubernetes."""
 

@@ -52,7 +52,7 @@ async def run(config: ClusterConfig, options: IdlePolicyOptions) -> None:
     async with Client(config, user_agent="dovetail-idle-policy") as client:
         passes = IdlePasses(client, options)
         async with _listening(options, passes):
-            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__(), config.server)
             await discover_when_up(client, metrics.log)
             while True:
                 await passes.once()

@@ -88,7 +88,7 @@ async def run(
         LeaderClient(config) as client,
         _listening(options, client) as endpoints,
     ):
-        metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+        metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__(), config.server)
         served = await discover_when_up(client, metrics.log)
         image = options.image or await own_image(client, options.pod, f"dovetail:{__version__}")
         operator = Operator(client, elections, replace(options, image=image), served, render, parts_of)

@@ -88,7 +88,7 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
         Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-scheduler") as client,
         _listening(options, client) as endpoints,
     ):
-        metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+        metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__(), config.server)
         served = await discover_when_up(client, metrics.log)
         if lacking := await protection.lacking(client):
             metrics.log.warning("others can change what is written down of pods that run: %s; %s", lacking, _MEND)

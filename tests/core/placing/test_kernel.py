@@ -53,7 +53,7 @@ def built() -> None:
     if not kernel.BUILT:
         forbidden = os.environ.get("DOVETAIL_NATIVE") == "0"
         outcome = pytest.fail if os.environ.get("CI") == "true" and not forbidden else pytest.skip
-        outcome(f"there is no kernel to compare: {dovetail.__runs__}")
+        outcome(f"there is no kernel to compare: {dovetail.__runs__()}")
 
 
 MIG = "nvidia.com/mig-"

@@ -57,8 +57,8 @@ def translated() -> str:
 
 @pytest.mark.slow
 def test_pods_and_nodes_are_translated_equally_with_and_without_the_native_parts() -> None:
-    if not dovetail.__runs__.startswith("compiled core"):
-        pytest.skip(dovetail.__runs__)
+    if not dovetail.__runs__().startswith("compiled core"):
+        pytest.skip(dovetail.__runs__())
     program = "from tests.kube.translate.test_compiled import translated; print(translated())"
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, env=os.environ | {"DOVETAIL_NATIVE": "0"}, check=True, capture_output=True, text=True)

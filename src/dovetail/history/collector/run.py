@@ -67,7 +67,7 @@ async def run(config: ClusterConfig, options: CollectorOptions) -> None:
             Client(config, user_agent="dovetail-collector") as client,
             _listening(options, client) as endpoints,
         ):
-            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__(), config.server)
             served = await discover_when_up(client, metrics.log)
             seeing = Seeing()
             handlers = InformerHandlers(lambda resource: metrics.DRIFT.labels(resource).inc(), metrics.OWNER_ERRORS.inc)
