@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.advice.lint.engine import lint
 from dovetail.advice.lint.fix import fixed
+from dovetail.advice.lint.rule import Facts
 from dovetail.advice.lint.rules import RULES
 from dovetail.advice.lint.source import documents
 from tests.advice.lint.linted import facts, findings
@@ -355,3 +357,44 @@ def test_findings_are_at_their_places(text: str, expected: set[str]) -> None:
         fixable = {one.path for one in findings(text, rule.id) if one.fixable}
         after = "".join(fixed(each, facts(text), [rule]).text for each in documents("test.yaml", text))
         assert not fixable & {one.path for one in findings(after, rule.id)}, after
+
+
+IN_A_WORKFLOW = """\
+# A workflow.
+apiVersion: argoproj.io/v1alpha1
+kind: CronWorkflow
+metadata: {name: train}
+spec:
+  workflowSpec:
+    templates:
+    - name: train
+      resource:
+        action: create
+        manifest: |
+          apiVersion: batch/v1
+          kind: Job
+          metadata: {generateName: train-}
+          spec:
+            template:
+              spec:
+                restartPolicy: Never
+                containers:
+                - name: a
+                  resources:
+                    limits: {nvidia.com/gpu: 2}
+                    requests: {nvidia.com/gpu: 3}
+    - resource: {action: create, manifest: "{{inputs.parameters.manifest}}"}
+    - resource: {action: create, manifest: 3}
+"""
+
+
+def test_a_manifest_in_a_workflow_is_an_object_of_its_own_with_its_lines() -> None:
+    text = f"a: 1\n---\n{IN_A_WORKFLOW}"
+    _, document = documents("a.yaml", text)
+    found = [one for one in lint([document], Facts(), RULES) if one.rule == "G02"]
+    assert [(one.object, one.line, one.column, one.edits, one.patch) for one in found] == [
+        ("Job train-", 25, 32, (), ())
+    ]
+    line = text.splitlines()[found[0].line - 1]
+    assert line[found[0].column - 1 :].startswith("nvidia.com/gpu: 3")
+    assert fixed(document, Facts(), RULES).text == document.text

@@ -98,6 +98,7 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
     for read in document.objects():
         whole = WholeField(read.value, read.path)
         name = name_of(whole)
+        own = document.holds(read.path)
         for rule, found in _found(whole, facts, rules):
             line, column = document.position(found.field.path)
             if silence.covers(rule.id, line - document.first_line + 1):
@@ -106,7 +107,7 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
             yield LintFinding(
                 rule.id, level, document.file, line, column, name, str(found.field), found.message,
                 found.effect or rule.effect,
-                found.guess, found.edits, document,
+                found.guess, found.edits if own else (), document,
             )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 
 Rules
 - Files are split at lines that begin with `---`, so that an invalid document does not affect the others.
+- A manifest in the text of an Argo workflow (`resource.manifest`) is an object of its own, with the lines that it has
+  in the file. One that cannot be read before Argo fills it in is left out.
 - Everything is read as YAML, which includes JSON, so that every field has a line and a column.
 - A template that was not rendered (Helm, Jinja, ERB) has an error of its own, also a Helm template that is valid YAML.
 - `helm template` names the file of the template in the comment with which each document begins. It does not state lines
@@ -22,7 +24,7 @@ from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
 from dovetail.kube.manifests.documents import ManifestError, not_yaml
-from dovetail.kube.yaml_text import Loader
+from dovetail.kube.yaml_text import Loader, read_yaml
 
 MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -33,6 +35,8 @@ _OF_CHARTS = ("/templates/", "/crds/")
 """Folders of a chart, one of which is in the name. Source: https://github.com/helm/helm: pkg/cmd/template.go."""
 _WRAPPER = "AppWrapper"
 """https://github.com/project-codeflare/appwrapper: its components are the objects that it makes."""
+_WORKFLOWS = frozenset({"Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"})
+"""https://github.com/argoproj/argo-workflows: ResourceTemplate of pkg/apis/workflow/v1alpha1/workflow_types.go."""
 _BRACES = re.compile(r"\{\{|\{%|<%")
 
 
@@ -65,7 +69,7 @@ class SourceDocument(Struct, frozen=True):
     def position(self, path: Path) -> tuple[int, int]:
         """(line, column), from 1, of the key or item of a field, or of its nearest existing ancestor."""
         node = at = _tree(self.text)
-        for step in path:
+        for depth, step in enumerate(path):
             if isinstance(node, yaml.MappingNode):
                 pair = next((pair for pair in reversed(node.value) if pair[0].value == str(step)), None)
                 if pair is None:
@@ -73,11 +77,24 @@ class SourceDocument(Struct, frozen=True):
                 at, node = pair
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
                 at = node = node.value[step]
+            elif isinstance(node, yaml.ScalarNode) and node.style == "|":
+                return self._position_inside(node, path[depth:])
             else:
                 break
         if at is None:
             return self.first_line, 1
         return self.first_line + at.start_mark.line, at.start_mark.column + 1
+
+    def _position_inside(self, node: yaml.ScalarNode, path: Path) -> tuple[int, int]:
+        """The position of a field of a manifest that is the text of a node."""
+        first = self.first_line + node.start_mark.line + 1
+        line, column = SourceDocument(self.file, node.value, first).position(path)
+        indent = len(_line(self.text, line - self.first_line)) - len(_line(node.value, line - first))
+        return line, max(column + indent, 1)
+
+    def holds(self, path: Path) -> bool:
+        """Whether the object at this path is one of the document, and not a manifest in a text of it."""
+        return not isinstance(Field(self.value).at(*path).value, str | None)
 
     def rendered_from(self, line: int) -> tuple[str, int]:
         """Of a document that `helm template` printed: the file of the template, and which line of what was rendered
@@ -128,7 +145,7 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
         loader.dispose()
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _tree(text: str) -> yaml.Node | None:
     """The tree with marks of a readable text. It is ten times as large as the value, and only findings need it: those
     of a text come one after another."""
@@ -170,6 +187,10 @@ def _flat(field: Field) -> Iterator[Field]:
     if wrapped:
         yield from (inner for one in wrapped for inner in _flat(one.at("template")))
         return
+    if kind in _WORKFLOWS:
+        yield field
+        yield from _in_workflow(field)
+        return
     items = field.at("items")
     if not (kind.endswith("List") and isinstance(items.value, list)):
         if field:
@@ -178,6 +199,24 @@ def _flat(field: Field) -> Iterator[Field]:
     typed = {"apiVersion": field.at("apiVersion").value, "kind": kind.removesuffix("List")} if kind != "List" else {}
     for item in items.each():
         yield from _flat(replace(item, value=typed | item.value) if isinstance(item.value, dict) else item)
+
+
+def _line(text: str, number: int) -> str:
+    """A line, from 0; "" where YAML counts more lines, as there are rarer breaks."""
+    lines = text.split("\n")
+    return lines[number] if number < len(lines) else ""
+
+
+def _in_workflow(workflow: Field) -> Iterator[Field]:
+    spec = workflow.at("spec", "workflowSpec") or workflow.at("spec")
+    for template in spec.at("templates").each():
+        manifest = template.at("resource", "manifest")
+        try:
+            value = read_yaml(manifest.text)
+        except yaml.YAMLError:
+            continue
+        if isinstance(value, dict):
+            yield from _flat(Field(value, manifest.path))
 
 
 def _not_rendered(text: str, found: re.Match[str], first_line: int) -> NotRendered:
