@@ -58,6 +58,7 @@ NOT_FOUND = {
     "G48": ({"LeaderWorkerSet"}, "its pods share the ranks"),
     "G49": ({"LeaderWorkerSet"}, "several pods may hold the model"),
     "G52": (PARTIAL | {"AppWrapper", "VolcanoJob"}, "Kueue, Volcano or the runtime starts all of it"),
+    "G54": (PARTIAL, "a runtime may have the volume"),
     "G50": (ALL, "the surge is a field of the Deployment: see the cases of the rule"),
 }
 """By rule, the kinds in which its fault has no meaning or cannot be written, and why."""

@@ -54,6 +54,7 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G51": ("instance-type", "accelerator-count", "instance-gpu-count"),
     "G52": ("nnodes", "kubeflow.org"),
     "G53": ("$",),
+    "G54": ("volumeMounts", "volumeDevices"),
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))

@@ -22,6 +22,7 @@ WITHOUT_POLICY: dict[str, str] = {
     "G50": "It needs the GPUs of all nodes.",
     "G51": "It needs the table of instance types.",
     "G52": "It needs the objects of which the scheduler makes a gang.",
+    "G54": "The API server refuses such pods itself.",
 }
 """The reason why CEL cannot express a rule, by its id."""
 

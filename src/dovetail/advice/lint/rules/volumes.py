@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule about volumes that are not accessible from the GPU nodes.
+"""Rules about volumes: those that are not accessible from the GPU nodes, and mounts of volumes that are not there.
 
-Rules: a bound claim has the constraints of its volume (node affinity and zone labels, as in the scheduler). An unbound
+A bound claim has the constraints of its volume (node affinity and zone labels, as in the scheduler). An unbound
 claim has those of its storage class: the allowed zones, and immediate binding, which creates the volume before the pod
 is placed. Immediate binding is reported only for provisioners with single-zone volumes. Claims, volumes and classes
 that are not among the objects are not checked.
+
+A mount names a volume of the pod, or a claim template of an object above the pod. Containers without an image are a
+patch of what has the volumes, and not checked, nor are pods that a runtime or an operator completes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
+from dovetail.views.names import nearest
 
 _ZONE_LABELS = {
     ZONE: ZONE,
@@ -42,6 +46,22 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         fault = _fault(claim, nodes, facts)
         if fault:
             yield RuleMatch(field, f"{fault}; the GPU nodes for this pod are in {zones}", guess=grows(facts))
+
+
+def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
+    if pod.partial or not all(container.at("image").text for container in pod.all_containers):
+        return
+    volumes = {volume.at("name").text for volume in pod.spec.at("volumes").each()}
+    above = pod.field.path[len(pod.whole.path) :]
+    for depth in range(len(above) + 1):
+        templates = pod.whole.at(*above[:depth]).at("volumeClaimTemplates")
+        volumes |= {claim.at("metadata", "name").text for claim in templates.each()}
+    for container in pod.all_containers:
+        for mount in (*container.at("volumeMounts").each(), *container.at("volumeDevices").each()):
+            name = mount.at("name")
+            if name.text and name.text not in volumes:
+                near = nearest(name.text, volumes - {""}) or ": add it to volumes, or remove the mount"
+                yield RuleMatch(name, f"the pod has no volume {name.text}{near}")
 
 
 def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
@@ -160,6 +180,20 @@ kind: Node
 metadata: {name: gpu-1, labels: {topology.kubernetes.io/zone: zone-a}}
 status: {allocatable: {nvidia.com/gpu: 8}}
 """
+_MOUNTS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, labels: {team: vision}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  volumes: [{name: models, persistentVolumeClaim: {claimName: models}}]
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    volumeMounts: [{name: %s, mountPath: /models}]
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
 
 RULES = (
     Rule(
@@ -175,5 +209,18 @@ RULES = (
         template=_elsewhere,
         needs_nodes=True,
         source="https://github.com/kubernetes/kubernetes: pkg/scheduler/framework/plugins/{volumebinding,volumezone}",
+    ),
+    Rule(
+        id="G54",
+        level=Severity.ERROR,
+        title="A container mounts a volume that the pod does not have",
+        effect=(
+            "The API server refuses the pod: `spec.containers[0].volumeMounts[0].name: Not found`. An operator accepts "
+            "the object, and its pods never exist."
+        ),
+        bad=_MOUNTS % "model-cache",
+        good=_MOUNTS % "models",
+        template=_without_volume,
+        source="https://github.com/kubernetes/kubernetes: pkg/apis/core/validation/validation.go, ValidateVolumeMounts",
     ),
 )
