@@ -35,8 +35,8 @@ def unsupported(engine: Engine, model: Architecture, weights: str, gpu: GpuProdu
         return f"{engine.title} has no kernels for weights in {weights}; it has them for {', '.join(sorted(table))}"
     if gpu.product.sm < since:
         return (
-            f"{engine.title} has kernels for {weights} from compute capability {since / 10:g} on, and {gpu.model} has "
-            f"{gpu.product.sm / 10:g}"
+            f"{engine.title} has kernels for {weights} from compute capability {since / 10:.1f} on, and {gpu.model} "
+            f"has {gpu.product.sm / 10:.1f}"
         )
     if engine.name == "tensorrt-llm" and model.family not in _TENSORRT_LLM_FAMILIES:
         return f"TensorRT-LLM does not list the model family {model.family} among those that it supports"

@@ -75,18 +75,16 @@ def _name(model: str) -> str:
     return short.strip("-")[:_MOST_NAME].strip("-") or "model"
 
 
-def _labels(name: str, model: ServedModel, role: RolePlan) -> dict[str, str]:
+def _labels(engine: Engine, name: str, model: ServedModel, role: RolePlan) -> dict[str, str]:
     own = f"{name}{_SUFFIX[role.role]}"
-    return {
-        "app.kubernetes.io/name": own, "app.kubernetes.io/part-of": name, "team": model.team,
-        "llm-d.ai/role": _ROLE_LABEL[role.role],
-    }  # fmt: skip
+    labels = {"app.kubernetes.io/name": own, "app.kubernetes.io/part-of": name, "team": model.team}
+    return labels | ({"llm-d.ai/role": _ROLE_LABEL[role.role]} if engine.name == "llm-d" else {})
 
 
 def _role(
     engine: Engine, option: ServingOption, wanted: WantedServing, model: ServedModel, role: RolePlan, name: str
 ) -> Iterator[Manifest]:
-    labels = _labels(name, model, role)
+    labels = _labels(engine, name, model, role)
     own = labels["app.kubernetes.io/name"]
     meta = {"name": own, "labels": labels}
     extra = commands.trtllm_options(wanted, role) if engine.name == "tensorrt-llm" else {}

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import ceil
 
 from dovetail.advice.gpus import GPUS
@@ -61,13 +62,13 @@ def plan(asked: ServeQuestion) -> ServePlan:
     wanted = WantedServing(
         asked.rate, asked.lengths, asked.reuse_percent, asked.ttft_ms, asked.tpot_us, asked.weights, asked.cache
     )
-    fits = any(not one.reason.startswith(_DOES_NOT_FIT) for one in rejected if one.layout)
-    nearest = "" if options or fits else _nearest(asked, work)
+    fits = options or any(_holding(asked, work, offer) for offer in asked.offers)
+    nearest = "" if fits else _nearest(asked, work)
     notes = (*asked.model.notes, *_notes(asked))
     return ServePlan(asked.name, wanted, tuple(options), tuple(rejected), nearest, chosen(options), notes)
 
 
-_DOES_NOT_FIT = "does not fit"
+_DOES_NOT_FIT, _MORE = "does not fit", "no fewer GPUs"
 
 
 def _notes(asked: ServeQuestion) -> Iterator[str]:
@@ -92,11 +93,9 @@ def _best(
     if mode == AGGREGATED:
         for layout, model, room in _fitting(asked, work, engine, offer, reject):
             try:
-                wanted = _wanted(asked, engine, 1)
-                sized = sizing.aggregated(model, wanted, room.sequences, engine.budget)
-                if sized.replicas > 1 and asked.reuse_percent:
-                    wanted = _wanted(asked, engine, sized.replicas)
-                    sized = sizing.aggregated(model, wanted, room.sequences, engine.budget)
+                sized = _settled(
+                    asked, engine, partial(sizing.aggregated, model, sequences=room.sequences, budget=engine.budget)
+                )
             except TooSlow as error:
                 reject(str(layout), _slow(asked, error))
                 continue
@@ -114,7 +113,7 @@ def _best(
             for _, _, other in found[position + 1 :]:
                 reject(
                     " + ".join(f"{role.replicas}x {role.layout}" for role in other.roles),
-                    f"{other.gpus} GPUs, and {layouts} needs {option.gpus}",
+                    f"{_MORE}: {other.gpus}, and {layouts} needs {option.gpus}",
                 )
             return [option], rejected
     return [], rejected
@@ -124,7 +123,11 @@ def _fitting(
     asked: ServeQuestion, work: ModelWork, engine: Engine, offer: GpuOffer, reject: Reject
 ) -> Iterator[tuple[InstanceLayout, StepModel, CacheRoom]]:
     lengths = _lengths(asked, asked.lengths.input)
+    held = 0
     for layout in candidates.layouts(asked.model, offer, asked.tp, asked.pp):
+        if held and layout.pp > held:
+            # Further stages only lengthen the time of a token.
+            return
         if reason := candidates.refusal(asked.model, layout, offer):
             reject(str(layout), reason)
             continue
@@ -141,6 +144,7 @@ def _fitting(
                 f"{_DOES_NOT_FIT}: weights leave {each} of each GPU for a cache of {asked.lengths.longest} tokens",
             )
             continue
+        held = layout.pp
         yield layout, StepModel(work, layout, speed, engine.efficiency), room
 
 
@@ -148,18 +152,17 @@ def _disaggregated(
     asked: ServeQuestion, work: ModelWork, engine: Engine, offer: GpuOffer, reject: Reject
 ) -> Iterator[tuple[int, int, ServingOption]]:
     """Prefill and decode with layouts of their own: of each role the layout with the fewest GPUs."""
-    wanted = _wanted(asked, engine, 1)
     prefills: list[tuple[int, float, RolePlan, SizedRole]] = []
     decodes: list[tuple[int, float, RolePlan, SizedRole]] = []
     for layout, model, room in _fitting(asked, work, engine, offer, reject):
         hand_over_s = work.cached(asked.lengths.input_p95, 1) / layout.tp / (asked.transfer_mb_per_s * 1e6)
         for role, into in ((PREFILL, prefills), (DECODE, decodes)):
             try:
-                sized = (
-                    sizing.prefill(model, wanted, engine.budget, hand_over_s)
-                    if role == PREFILL
-                    else sizing.decode(model, wanted, room.sequences)
-                )
+                if role == PREFILL:
+                    size = partial(sizing.prefill, model, budget=engine.budget, hand_over_s=hand_over_s)
+                    sized = _settled(asked, engine, size)
+                else:
+                    sized = sizing.decode(model, _wanted(asked, engine, 1), room.sequences)
             except TooSlow as error:
                 reject(f"{role} {layout}", _slow(asked, error))
                 continue
@@ -171,6 +174,12 @@ def _disaggregated(
         ttft = before.ttft_s + after.tpot_s
         option = _option(asked, work, engine, DISAGGREGATED, offer, (first, second), ttft, after.tpot_s, rate)
         yield option.gpus, option.tpot_us, option
+
+
+def _settled(asked: ServeQuestion, engine: Engine, size: Callable[[WantedTimes], SizedRole]) -> SizedRole:
+    """The replicas, once their number decides how much of a prompt each finds in its cache."""
+    first = size(_wanted(asked, engine, 1))
+    return size(_wanted(asked, engine, first.replicas)) if first.replicas > 1 and asked.reuse_percent else first
 
 
 def _wanted(asked: ServeQuestion, engine: Engine, replicas: int) -> WantedTimes:

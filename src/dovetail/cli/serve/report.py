@@ -10,7 +10,7 @@ from dovetail.cli.console import Console, Table, right
 from dovetail.cli.output import count
 
 _MICRO = 10**6
-_MOST_REJECTED = 20
+_MOST_PLANS, _MOST_REJECTED = 10, 15
 
 
 def show(answer: ServePlan) -> None:
@@ -18,11 +18,14 @@ def show(answer: ServePlan) -> None:
     console = Console(markup=False)
     for line in _head(answer):
         console.print(line)
-    if answer.options:
+    shown = answer.options[:_MOST_PLANS]
+    if shown:
         console.print("")
-        console.print(_plans(answer.options))
+        console.print(_plans(shown))
         console.print("")
-        console.print(_roles(answer.options))
+        console.print(_roles(shown))
+        if len(answer.options) > len(shown):
+            console.print(f"and {count(len(answer.options) - len(shown), 'plan')} more: -o json has them all")
         console.print("")
         console.print(f"choice: {answer.choice}.")
         console.print(
@@ -90,12 +93,15 @@ def _role(role: RolePlan) -> tuple[str, ...]:
 
 
 def _rejected(rejected: tuple[RejectedOption, ...]) -> Iterator[str]:
-    by_reason: dict[str, list[str]] = {}
+    """By reason, GPU model and the engines and modes that share them, the layouts."""
+    sharing: dict[tuple[str, str, str], list[str]] = {}
     for one in rejected:
-        what = " ".join(filter(None, (one.engine, one.mode, one.gpu, one.layout)))
-        by_reason.setdefault(one.reason, []).append(what)
-    for reason, which in by_reason.items():
-        yield f"{reason}: {', '.join(which)}"
+        sharing.setdefault((one.reason, one.gpu, one.layout), []).append(f"{one.engine} {one.mode}")
+    layouts: dict[tuple[str, str, str], list[str]] = {}
+    for (reason, gpu, layout), engines in sharing.items():
+        layouts.setdefault((reason, gpu, ", ".join(engines)), []).append(layout)
+    for (reason, gpu, engines), found in layouts.items():
+        yield f"{gpu} {', '.join(filter(None, found))}: {reason} ({engines})".replace(" :", ":")
 
 
 def _dollars(micro_usd: int | None) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from dovetail.advice import catalog, gpus
 from dovetail.advice.formats import CACHE_BYTES, FORMATS
@@ -22,6 +23,7 @@ from dovetail.advice.speeds import SPEEDS
 from dovetail.cli.answer_form import YAML, AnswerForm, answer_option, write_answer
 from dovetail.cli.files import text_of
 from dovetail.cli.memory.memory import architecture_of
+from dovetail.core.json_text import decode_json
 
 if TYPE_CHECKING:
     from dovetail.advice.architecture import Architecture
@@ -194,4 +196,6 @@ def _write_objects(answer: ServePlan, asked: ServeQuestion, model: str, options:
         found = objects(answer.options[0], answer.wanted, served)
     except PlanError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(yaml.safe_dump_all(found, sort_keys=False, width=120), nl=False)
+    # Decoded, so that no two objects share a part, which YAML would write as an alias.
+    plain = decode_json(msgspec.json.encode(found), list[dict[str, Any]])
+    click.echo(yaml.safe_dump_all(plain, sort_keys=False, width=120), nl=False)
