@@ -138,7 +138,7 @@ def error(expected: float, measured: float) -> float:
 
 def fit(rows: list[Measured], start: Efficiency, rounds: int = 60) -> Efficiency:
     """Constants with the least mean of |log(expected / measured)|, plus TRUST times the squares of their own logarithms
-    against `start`, so that a constant that the rows do not tell stays there. Found by steps along each of them."""
+    against `start`, so that a constant that the rows do not decide stays there. Found by steps along each of them."""
     names = list(asdict(start))
 
     def loss(one: Efficiency) -> float:
@@ -168,12 +168,12 @@ def _bounded(name: str, value: float) -> float:
     return value if name.endswith("_us") else min(value, 1.0)
 
 
-def ordered(rows: list[Measured], expected: dict[int, float], alike: bool) -> tuple[int, int]:
-    """Pairs in the right order, and pairs, by tokens per second of a GPU. `alike`: only pairs of the same model and
+def ordered(rows: list[Measured], expected: dict[int, float], equal: bool) -> tuple[int, int]:
+    """Pairs in the right order, and pairs, by tokens per second of a GPU. `equal`: only pairs of the same model and
     lengths, between which a plan chooses."""
     right = pairs = 0
     for (i, one), (j, other) in combinations(enumerate(rows), 2):
-        if alike and (one.model, one.lengths) != (other.model, other.lengths):
+        if equal and (one.model, one.lengths) != (other.model, other.lengths):
             continue
         a, b = one.tokens_per_s / one.layout.gpus, other.tokens_per_s / other.layout.gpus
         if max(a, b) > APART * min(a, b):
@@ -192,8 +192,8 @@ def report(title: str, rows: list[Measured]) -> Iterator[str]:
     for name in sorted({row.source for row in rows}):
         mine = [one for one, row in zip(errors, rows, strict=True) if row.source == name]
         yield f"  {name}: {len(mine)}, median error {median(mine):.1%}"
-    for alike, what in ((False, "all"), (True, "same model and lengths")):
-        right, pairs = ordered(rows, expected, alike)
+    for equal, what in ((False, "all"), (True, "same model and lengths")):
+        right, pairs = ordered(rows, expected, equal)
         if pairs:
             yield f"  pairs that differ by > 15 %, {what}: {right} of {pairs} in the right order, {right / pairs:.1%}"
     yield from _latencies(rows)
@@ -228,7 +228,7 @@ def main() -> int:
     fitted, checked = halves(measurements())
     if options.fit:
         by_engine = {name: [row for row in fitted if row.engine.name == name] for name in ("tensorrt-llm", "vllm")}
-        # There are few measurements of vLLM: where they tell nothing, it is taken for the other.
+        # There are few measurements of vLLM: where they decide nothing, it is taken for the other.
         first = fit(by_engine["tensorrt-llm"], START)
         for name, one in (("tensorrt-llm", first), ("vllm", fit(by_engine["vllm"], first))):
             print(name, {key: float(f"{value:.3g}") for key, value in asdict(one).items()})

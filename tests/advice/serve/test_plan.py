@@ -82,9 +82,9 @@ def test_cached_prefixes_save_gpus_where_the_router_knows_them() -> None:
 
 
 def test_tensor_parallelism_that_does_not_divide_the_heads_names_the_nearest() -> None:
-    with pytest.raises(PlanError, match="--tp 3 does not divide the 64 attention heads .*: 2 and 4$"):
+    with pytest.raises(PlanError, match=r"--tp 3 does not divide the 64 attention heads .*: 2 and 4$"):
         plan(question(tp=3))
-    with pytest.raises(PlanError, match="nearest that do: 64$"):
+    with pytest.raises(PlanError, match=r"nearest that do: 64$"):
         plan(question(tp=128))
 
 
@@ -100,7 +100,7 @@ def test_a_model_that_does_not_fit_names_what_holds_it() -> None:
     assert plan(question()).nearest == ""
 
 
-def test_a_model_that_fits_and_is_too_slow_is_not_said_not_to_fit() -> None:
+def test_a_model_that_fits_and_is_too_slow_is_not_reported_not_to_fit() -> None:
     found = plan(question(tpot_us=100))
     assert (found.options, found.nearest) == ((), "")
     assert any("a sequence alone takes" in one.reason for one in found.rejected)
@@ -138,7 +138,7 @@ def test_engines_lack_kernels() -> None:
     assert any("the speed of B300 is not known" in one.reason for one in found.rejected)
 
 
-def test_the_choice_says_why() -> None:
+def test_the_choice_has_its_reason() -> None:
     found = plan(question())
     assert found.choice.startswith(found.options[0].engine)
     assert plan(question(engines=("vllm",))).choice == "vllm: no other engine has a plan"

@@ -11,10 +11,10 @@ from dovetail.advice.config import read
 from dovetail.advice.gpus import GpuProduct
 from dovetail.advice.serve.rates import multiple, rates
 from dovetail.advice.serve.roofline import (
-    Batch,
     Efficiency,
     InstanceLayout,
     Lengths,
+    StepBatch,
     StepModel,
     prefill_s,
     steady,
@@ -61,7 +61,7 @@ def test_parameters_and_cache_are_those_of_the_model() -> None:
 
 def test_a_sequence_alone_takes_the_time_to_read_the_weights() -> None:
     """10.5 ms for 141 GB on four GPUs of 3,350 GB/s."""
-    found = model("llama-3.1-70b", "H100-SXM5", InstanceLayout(4)).seconds(Batch(1, 1))
+    found = model("llama-3.1-70b", "H100-SXM5", InstanceLayout(4)).seconds(StepBatch(1, 1))
     assert found == pytest.approx(10.4e-3, rel=0.03)
 
 
@@ -74,7 +74,7 @@ def test_a_long_prompt_takes_the_time_of_its_operations() -> None:
 
 def test_a_step_reads_only_the_experts_that_a_token_goes_to() -> None:
     one = model("mixtral-8x7b", "H100-SXM5", InstanceLayout(1))
-    few, all_of_them = one.seconds(Batch(1, 1)), one.seconds(Batch(64, 1))
+    few, all_of_them = one.seconds(StepBatch(1, 1)), one.seconds(StepBatch(64, 1))
     assert few < all_of_them / 3
 
 
@@ -82,9 +82,7 @@ def test_windows_bound_what_attention_reads() -> None:
     found = work("gpt-oss-20b")
     half = sum(layer.count for layer in found.layers if layer.window)
     assert 0 < half < found.number
-    assert found.cached(100_000, 1) < 0.51 * sum(
-        layer.count * layer.cached_bytes * 100_000 for layer in found.layers
-    )
+    assert found.cached(100_000, 1) < 0.51 * sum(layer.count * layer.cached_bytes * 100_000 for layer in found.layers)
 
 
 @pytest.mark.parametrize(

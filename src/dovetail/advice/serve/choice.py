@@ -24,7 +24,7 @@ _SINCE: Mapping[str, Mapping[str, int]] = {
 }
 """By engine and format of the weights: the compute capability (times ten) from which on the engine has kernels."""
 _CLOSE = 1.15
-"""Plans within this of each other are not told apart: the error of a plan is as large."""
+"""Plans within this of each other are not distinguished: the error of a plan is as large."""
 
 
 def unsupported(engine: Engine, model: Architecture, weights: str, gpu: GpuProduct) -> str:

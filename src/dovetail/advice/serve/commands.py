@@ -18,7 +18,7 @@ PORT, BEHIND_PORT, TRANSFER_PORT = 8000, 8200, 5600
 _RAY_SCRIPT = "/vllm-workspace/examples/online_serving/multi-node-serving.sh"
 _NIXL = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}, separators=(",", ":"))
 _VLLM_FORMATS = {"fp8": "fp8", "nvfp4": "modelopt_fp4", "nf4": "bitsandbytes"}
-"""Formats that vLLM makes of a checkpoint, or has to be told; the others are in the checkpoint."""
+"""Formats that vLLM needs an option for; the others are in the checkpoint."""
 _VLLM_CACHE = {"fp8": "fp8", "int8": "int8"}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines and stacks that a plan is made for: what they reach of a GPU, their defaults, and what tells them apart.
+"""The engines and stacks of plans: what they reach of a GPU, their defaults, and what distinguishes them.
 
 Rules
 - `efficiency` is fitted by `python -m benchmarks.serve_plan --fit` to one half of the published measurements in
@@ -48,7 +48,7 @@ ENGINES = (
     Engine(
         "vllm", "vLLM", _VLLM, 8192, 1024, 90, 60, "vllm/vllm-openai:v0.11.2",
         "any model of Transformers on any of these GPUs, LoRA and new formats first, ready without a build",
-        error_percent=32,
+        error_percent=24,
     ),
     Engine(
         "tensorrt-llm", "TensorRT-LLM", _TENSORRT_LLM, 8192, 2048, 90, 90,
@@ -60,7 +60,7 @@ ENGINES = (
     Engine(
         "llm-d", "llm-d", _VLLM, 8192, 1024, 90, 60, "ghcr.io/llm-d/llm-d-cuda:v0.4.0",
         "vLLM with a router: several replicas with common prefixes, or prefill apart from decode",
-        error_percent=32,
+        error_percent=24,
         routes_prefixes=True,
     ),
 )  # fmt: skip

@@ -39,7 +39,7 @@ _SUFFIX = {ALL: "", PREFILL: "-prefill", DECODE: "-decode"}
 _ROLE_LABEL = {ALL: "prefill-decode", PREFILL: "prefill", DECODE: "decode"}
 
 
-class ServedModel(Struct, frozen=True):
+class ModelToServe(Struct, frozen=True):
     """What the objects serve: its name there, the model on Hugging Face or a path, the format of its checkpoint, the
     bytes of its weights, the team that owns it, the priority class and the scheduler of the pods."""
 
@@ -52,7 +52,7 @@ class ServedModel(Struct, frozen=True):
     scheduler: str = "dovetail"
 
 
-def objects(option: ServingOption, wanted: WantedServing, model: ServedModel) -> list[Manifest]:
+def objects(option: ServingOption, wanted: WantedServing, model: ModelToServe) -> list[Manifest]:
     """The objects of a plan. Raises PlanError for a plan that no objects are known for."""
     engine = BY_NAME[option.engine]
     if option.mode != "aggregated" and engine.name != "llm-d":
@@ -75,14 +75,14 @@ def _name(model: str) -> str:
     return short.strip("-")[:_MOST_NAME].strip("-") or "model"
 
 
-def _labels(engine: Engine, name: str, model: ServedModel, role: RolePlan) -> dict[str, str]:
+def _labels(engine: Engine, name: str, model: ModelToServe, role: RolePlan) -> dict[str, str]:
     own = f"{name}{_SUFFIX[role.role]}"
     labels = {"app.kubernetes.io/name": own, "app.kubernetes.io/part-of": name, "team": model.team}
     return labels | ({"llm-d.ai/role": _ROLE_LABEL[role.role]} if engine.name == "llm-d" else {})
 
 
 def _role(
-    engine: Engine, option: ServingOption, wanted: WantedServing, model: ServedModel, role: RolePlan, name: str
+    engine: Engine, option: ServingOption, wanted: WantedServing, model: ModelToServe, role: RolePlan, name: str
 ) -> Iterator[Manifest]:
     labels = _labels(engine, name, model, role)
     own = labels["app.kubernetes.io/name"]
@@ -124,7 +124,7 @@ def _pod(
     engine: Engine,
     option: ServingOption,
     wanted: WantedServing,
-    model: ServedModel,
+    model: ModelToServe,
     role: RolePlan,
     config: str,
     worker: bool = False,

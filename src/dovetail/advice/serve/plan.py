@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from math import ceil
 
+from msgspec.structs import replace
+
 from dovetail.advice.gpus import GPUS
 from dovetail.advice.serve import candidates, sizing
 from dovetail.advice.serve.choice import chosen, unsupported
@@ -21,7 +23,7 @@ from dovetail.advice.serve.engines import BY_NAME, Engine
 from dovetail.advice.serve.rates import rates
 from dovetail.advice.serve.roofline import InstanceLayout, Lengths, StepModel
 from dovetail.advice.serve.room import CacheRoom, cache_room
-from dovetail.advice.serve.sizing import SizedRole, TooSlow, WantedTimes
+from dovetail.advice.serve.sizing import SizedRole, TimesMissed, WantedTimes
 from dovetail.advice.serve.types import (
     AGGREGATED,
     ALL,
@@ -96,11 +98,11 @@ def _best(
                 sized = _settled(
                     asked, engine, partial(sizing.aggregated, model, sequences=room.sequences, budget=engine.budget)
                 )
-            except TooSlow as error:
+            except TimesMissed as error:
                 reject(str(layout), _slow(asked, error))
                 continue
             role = _role(ALL, layout, offer, room, sized)
-            option = _option(asked, work, engine, mode, offer, (role,), sized.ttft_s, sized.tpot_s, sized.most_rate)
+            option = _option(asked, work, engine, offer, (role,), sized)
             found.append((option.gpus, option.tpot_us, option))
     else:
         found += _disaggregated(asked, work, engine, offer, reject)
@@ -163,16 +165,16 @@ def _disaggregated(
                     sized = _settled(asked, engine, size)
                 else:
                     sized = sizing.decode(model, _wanted(asked, engine, 1), room.sequences)
-            except TooSlow as error:
+            except TimesMissed as error:
                 reject(f"{role} {layout}", _slow(asked, error))
                 continue
             planned = _role(role, layout, offer, room, sized)
             into.append((sized.replicas * layout.gpus, sized.ttft_s + sized.tpot_s, planned, sized))
     if prefills and decodes:
         (_, _, first, before), (_, _, second, after) = (min(one, key=lambda x: x[:2]) for one in (prefills, decodes))
-        rate = min(before.most_rate, after.most_rate)
-        ttft = before.ttft_s + after.tpot_s
-        option = _option(asked, work, engine, DISAGGREGATED, offer, (first, second), ttft, after.tpot_s, rate)
+        # The first token is of the prefill; it is shown with the first step of decoding.
+        both = replace(after, ttft_s=before.ttft_s + after.tpot_s, most_rate=min(before.most_rate, after.most_rate))
+        option = _option(asked, work, engine, offer, (first, second), both)
         yield option.gpus, option.tpot_us, option
 
 
@@ -213,12 +215,9 @@ def _option(
     asked: ServeQuestion,
     work: ModelWork,
     engine: Engine,
-    mode: str,
     offer: GpuOffer,
     roles: tuple[RolePlan, ...],
-    ttft_s: float,
-    tpot_s: float,
-    most_rate: float,
+    sized: SizedRole,
 ) -> ServingOption:
     gpus = sum(role.replicas * role.gpus_each for role in roles)
     price = offer.micro_usd_per_gpu_hour
@@ -226,8 +225,9 @@ def _option(
     a_million = None if an_hour is None else round(an_hour * 1e6 / (asked.rate * asked.lengths.output * _HOUR_S))
     read_s = max(work.loaded_bytes / (asked.load_mb_per_s * 1e6 * role.nodes_each) for role in roles)
     return ServingOption(
-        engine.name, mode, offer.gpu.model, roles, gpus, _all_nodes(roles, offer), ceil(ttft_s * 1000),
-        ceil(tpot_s * 1e6), int(most_rate * asked.lengths.output), ceil(read_s + engine.init_s), an_hour, a_million,
+        engine.name, AGGREGATED if len(roles) == 1 else DISAGGREGATED, offer.gpu.model, roles, gpus,
+        _all_nodes(roles, offer), ceil(sized.ttft_s * 1000), ceil(sized.tpot_s * 1e6),
+        int(sized.most_rate * asked.lengths.output), ceil(read_s + engine.init_s), an_hour, a_million,
         engine.advice, engine.error_percent,
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ def _too_much(asked: ServeQuestion, offer: GpuOffer, option: ServingOption) -> s
     return ""
 
 
-def _slow(asked: ServeQuestion, error: TooSlow) -> str:
+def _slow(asked: ServeQuestion, error: TimesMissed) -> str:
     return f"{error}; {asked.ttft_ms} ms to the first and {asked.tpot_us / 1000:g} ms for each token are wanted"
 
 

@@ -71,7 +71,7 @@ class Efficiency(Struct, frozen=True):
         return rates.multiple * fraction * (self.unpacked if rates.unpacked else 1.0)
 
 
-class Batch(Struct, frozen=True):
+class StepBatch(Struct, frozen=True):
     """What one step of an instance computes: a token each of `sequences` with a mean `context`, and `prompt` tokens
     of prompts, each of which sees `seen` tokens in the mean."""
 
@@ -89,11 +89,11 @@ class StepModel(Struct, frozen=True):
     rates: GpuRates
     efficiency: Efficiency
 
-    def seconds(self, batch: Batch) -> float:
+    def seconds(self, batch: StepBatch) -> float:
         """The time from one token of a sequence to the next."""
         return self.stage_s(batch) * self.layout.pp
 
-    def stage_s(self, batch: Batch) -> float:
+    def stage_s(self, batch: StepBatch) -> float:
         """The time of one stage of the pipeline for its part of the batch."""
         layout, e = self.layout, self.efficiency
         parts = layout.dp * layout.pp
@@ -104,7 +104,7 @@ class StepModel(Struct, frozen=True):
         waits = e.balance if layout.dp > 1 else 1.0
         return (total + head) / layout.pp / waits + (e.step_us + e.sequence_us * batch.sequences / layout.dp) / 1e6
 
-    def _layer(self, layer: LayerWork, batch: Batch, sequences: float, prompt: float) -> float:
+    def _layer(self, layer: LayerWork, batch: StepBatch, sequences: float, prompt: float) -> float:
         tp, ranks = self.layout.tp, self.layout.tp * self.layout.dp
         tokens = sequences + prompt
         e, reached = self.efficiency, self.efficiency.compute(self.rates)
@@ -153,13 +153,13 @@ class Lengths(Struct, frozen=True):
         return self.input + self.output / 2
 
 
-def steady(lengths: Lengths, sequences: float, budget: int) -> Batch:
+def steady(lengths: Lengths, sequences: float, budget: int) -> StepBatch:
     """The batch of a step in a steady state with so many running sequences, at most as many as the budget of tokens of
     a step feeds."""
     prompt = lengths.computed / lengths.output
     fed = min(sequences, budget / (1 + prompt))
     seen = lengths.input - lengths.computed / 2
-    return Batch(fed, lengths.context, fed * prompt, seen)
+    return StepBatch(fed, lengths.context, fed * prompt, seen)
 
 
 def tokens_per_s(model: StepModel, lengths: Lengths, sequences: float, budget: int) -> float:
@@ -175,5 +175,5 @@ def prefill_s(model: StepModel, lengths: Lengths, running: float, budget: int) -
     prompt = min(lengths.computed, chunk)
     seen = lengths.input - lengths.computed / 2
     # The prompt is computed by one group of ranks, whatever the others do.
-    batch = Batch(running, lengths.context, prompt * model.layout.dp * model.layout.pp, seen)
+    batch = StepBatch(running, lengths.context, prompt * model.layout.dp * model.layout.pp, seen)
     return (steps - 1 + model.layout.pp) * model.stage_s(batch)

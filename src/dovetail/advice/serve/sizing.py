@@ -15,7 +15,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from dovetail.advice.serve.roofline import Batch, Lengths, StepModel, prefill_s, steady, tokens_per_s
+from dovetail.advice.serve.roofline import Lengths, StepBatch, StepModel, prefill_s, steady, tokens_per_s
 
 UTILISATION = 0.8
 _MOST_REPLICAS = 1 << 16
@@ -44,19 +44,19 @@ class SizedRole(Struct, frozen=True):
     most_rate: float
 
 
-class TooSlow(Exception):
+class TimesMissed(Exception):
     """A layout that cannot hold the wanted times, whatever the number of replicas."""
 
 
 def aggregated(model: StepModel, wanted: WantedTimes, sequences: int, budget: int) -> SizedRole:
-    """Replicas that compute prompts and outputs. Raises TooSlow."""
+    """Replicas that compute prompts and outputs. Raises TimesMissed."""
     alone = prefill_s(model, wanted.long, 1, budget)
     if alone > wanted.ttft_s:
-        raise TooSlow(f"a prompt alone takes {_ms(alone)} to its first token")
+        raise TimesMissed(f"a prompt alone takes {_ms(alone)} to its first token")
     lengths = wanted.mean
     most = _most(sequences, lambda running: _mixed_s(model, lengths, running, budget) <= wanted.tpot_s)
     if not most:
-        raise TooSlow(f"a sequence alone takes {_ms(_mixed_s(model, lengths, 1, budget))} for an output token")
+        raise TimesMissed(f"a sequence alone takes {_ms(_mixed_s(model, lengths, 1, budget))} for an output token")
     capacity = tokens_per_s(model, lengths, most, budget) / lengths.output
     replicas = _replicas(wanted.rate, capacity * UTILISATION)
     while True:
@@ -68,16 +68,16 @@ def aggregated(model: StepModel, wanted: WantedTimes, sequences: int, budget: in
         if ttft <= wanted.ttft_s:
             return SizedRole(replicas, most, running, ttft, tpot, capacity * replicas)
         if replicas > wanted.rate / (capacity * 0.05) + 1:
-            raise TooSlow(f"{_ms(ttft)} to the first token while others decode, even at 5 % of its load")
+            raise TimesMissed(f"{_ms(ttft)} to the first token while others decode, even at 5 % of its load")
         replicas += max(1, replicas // 8)
 
 
 def prefill(model: StepModel, wanted: WantedTimes, budget: int, hand_over_s: float) -> SizedRole:
-    """Replicas that compute prompts only; `hand_over_s` is the time until decoding begins. Raises TooSlow."""
+    """Replicas that compute prompts only; `hand_over_s` is the time until decoding begins. Raises TimesMissed."""
     own = prefill_s(model, wanted.long, 0, budget) + hand_over_s
     if own > wanted.ttft_s:
-        raise TooSlow(f"a prompt alone takes {_ms(own)} to its first token, with {_ms(hand_over_s)} for its cache")
-    whole = Batch(0, 0, budget * model.layout.dp, wanted.mean.input - wanted.mean.computed / 2)
+        raise TimesMissed(f"a prompt alone takes {_ms(own)} to its first token, with {_ms(hand_over_s)} for its cache")
+    whole = StepBatch(0, 0, budget * model.layout.dp, wanted.mean.input - wanted.mean.computed / 2)
     capacity = budget * model.layout.dp / model.stage_s(whole) / wanted.mean.computed
     replicas = _replicas(wanted.rate, capacity * UTILISATION)
     while True:
@@ -85,20 +85,20 @@ def prefill(model: StepModel, wanted: WantedTimes, budget: int, hand_over_s: flo
         if ttft <= wanted.ttft_s:
             return SizedRole(replicas, 0, wanted.rate / replicas * own, ttft, 0.0, capacity * replicas)
         if replicas > wanted.rate / (capacity * 0.05) + 1:
-            raise TooSlow(f"{_ms(ttft)} to the first token, even at 5 % of its load")
+            raise TimesMissed(f"{_ms(ttft)} to the first token, even at 5 % of its load")
         replicas += max(1, replicas // 8)
 
 
 def decode(model: StepModel, wanted: WantedTimes, sequences: int) -> SizedRole:
-    """Replicas that compute outputs only. Raises TooSlow."""
+    """Replicas that compute outputs only. Raises TimesMissed."""
     lengths = wanted.mean
 
     def step(running: float) -> float:
-        return model.seconds(Batch(running, lengths.context))
+        return model.seconds(StepBatch(running, lengths.context))
 
     most = _most(sequences, lambda running: step(running) <= wanted.tpot_s)
     if not most:
-        raise TooSlow(f"a sequence alone takes {_ms(step(1))} for an output token")
+        raise TimesMissed(f"a sequence alone takes {_ms(step(1))} for an output token")
     capacity = most / step(most) / lengths.output
     replicas = _replicas(wanted.rate, capacity * UTILISATION)
     each = wanted.rate / replicas

@@ -181,14 +181,14 @@ def _offers(options: dict[str, Any]) -> tuple[GpuOffer, ...]:
 def _write_objects(answer: ServePlan, asked: ServeQuestion, model: str, options: dict[str, Any]) -> None:
     import yaml
 
-    from dovetail.advice.serve.manifests import ServedModel, objects
+    from dovetail.advice.serve.manifests import ModelToServe, objects
     from dovetail.advice.serve.work import work_of
 
     if not answer.options:
         raise click.ClickException("no plan holds the wanted times: see what was rejected without -o yaml")
     entry = catalog.find(model)
     work = work_of(asked.model, asked.weights, asked.cache)
-    served = ServedModel(
+    served = ModelToServe(
         answer.model, entry.source if entry else model, asked.model.weights, int(work.loaded_bytes), options["team"],
         options["priority_class"],
     )  # fmt: skip
