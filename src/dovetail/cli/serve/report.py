@@ -100,8 +100,9 @@ def _rejected(rejected: tuple[RejectedOption, ...]) -> Iterator[str]:
     layouts: dict[tuple[str, str, str], list[str]] = {}
     for (reason, gpu, layout), engines in sharing.items():
         layouts.setdefault((reason, gpu, ", ".join(engines)), []).append(layout)
-    for (reason, gpu, engines), found in layouts.items():
-        yield f"{gpu} {', '.join(filter(None, found))}: {reason} ({engines})".replace(" :", ":")
+    for (reason, gpu, shared_by), found in layouts.items():
+        which = " ".join(filter(None, (gpu, ", ".join(filter(None, found)))))
+        yield f"{which}: {reason} ({shared_by})"
 
 
 def _dollars(micro_usd: int | None) -> str:
