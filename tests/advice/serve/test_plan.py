@@ -124,7 +124,7 @@ def test_the_limit_of_price_and_of_nodes() -> None:
     unknown = plan(question(price_limit=1_000_000))
     assert any("the price of H100-SXM5 is not known" in one.reason for one in unknown.rejected)
     few = plan(question(rate=500.0))
-    assert any("and there are 4 nodes" in one.reason for one in few.rejected)
+    assert any("and 4 are at hand" in one.reason for one in few.rejected)
 
 
 def test_engines_lack_kernels() -> None:

@@ -54,7 +54,7 @@ def refusal(model: Architecture, layout: InstanceLayout, offer: GpuOffer) -> str
     if layout.tp * layout.dp > offer.gpus_per_node:
         return f"{layout.tp * layout.dp} GPUs exchange activations in each layer, and a node has {offer.gpus_per_node}"
     if layout.gpus > offer.nodes * offer.gpus_per_node:
-        return f"{layout.gpus} GPUs, and there are {offer.nodes * offer.gpus_per_node}"
+        return f"{layout.gpus} GPUs, and {offer.nodes * offer.gpus_per_node} are at hand"
     columns = InstanceLayout(1, layout.pp) if layout.ep > 1 else layout
     try:
         check(model, ParallelLayout(columns.tp, columns.pp))

@@ -248,7 +248,7 @@ def _all_nodes(roles: tuple[RolePlan, ...], offer: GpuOffer) -> int:
 
 def _too_much(asked: ServeQuestion, offer: GpuOffer, option: ServingOption) -> str:
     if option.nodes > offer.nodes:
-        return f"{option.gpus} GPUs on {option.nodes} nodes hold the times, and there are {offer.nodes} nodes"
+        return f"{option.gpus} GPUs of {option.nodes} nodes hold the times, and {offer.nodes} are at hand"
     if asked.price_limit is not None:
         if option.micro_usd_per_hour is None:
             return f"the price of {offer.gpu.model} is not known, and there is a limit"
