@@ -108,6 +108,21 @@ def test_a_model_that_fits_and_is_too_slow_is_not_reported_not_to_fit() -> None:
     assert any("a prompt alone takes" in one.reason for one in found.rejected)
 
 
+def test_room_for_the_longest_request() -> None:
+    short = replace(fixed(1000, 100), longest=1100)
+    for longest, fits in ((1100, True), (130_000, False)):
+        asked = question("llama-3.1-70b", weights="fp8", lengths=replace(short, longest=longest), tp=1, pp=1,
+                         offers=(offer("H100-SXM5", 32, 1),), modes=(AGGREGATED,), tpot_us=200_000)  # fmt: skip
+        assert bool(plan(asked).options) is fits
+
+
+def test_a_slower_network_delays_the_first_token_of_prefill_apart() -> None:
+    asked = question(modes=(DISAGGREGATED,), engines=("llm-d",))
+    fast, slow = plan(asked), plan(replace(asked, transfer_mb_per_s=5000))
+    # 2,000 tokens of 320 KiB, of which each rank sends its part: 131 ms at 5 GB/s for all of one rank.
+    assert slow.options[0].ttft_ms - fast.options[0].ttft_ms >= 2000 * 320 * 1024 / 8 / 5e9 * 1000 * 0.9 - 1
+
+
 def test_stages_are_only_for_what_a_node_does_not_hold() -> None:
     small = plan(question("llama-3.1-8b"))
     assert {role.layout.pp for one in small.options for role in one.roles} == {1}

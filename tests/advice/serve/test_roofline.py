@@ -9,6 +9,7 @@ from msgspec.structs import fields, replace
 from dovetail.advice import catalog, gpus
 from dovetail.advice.config import read
 from dovetail.advice.gpus import GpuProduct
+from dovetail.advice.layout import ParallelLayout
 from dovetail.advice.serve.rates import multiple, rates
 from dovetail.advice.serve.roofline import (
     Efficiency,
@@ -21,6 +22,8 @@ from dovetail.advice.serve.roofline import (
     tokens_per_s,
 )
 from dovetail.advice.serve.work import ModelWork, work_of
+from dovetail.advice.serving import Serving
+from tests.advice.models import llama
 
 IDEAL = replace(
     Efficiency(*(1.0 for _ in fields(Efficiency))), exchange_us=0.0, layer_us=0.0, step_us=0.0, sequence_us=0.0
@@ -57,6 +60,18 @@ def test_parameters_and_cache_are_those_of_the_model() -> None:
     assert work("llama-3.1-8b").cached(1, 1) == 128 * 1024
     assert work("llama-3.1-8b").cached(1, 4) == 32 * 1024
     assert work("deepseek-v3").cached(1, 8) == 61 * 576 * 2
+
+
+QUANTISED = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "int4", "nvfp4", "stored"])
+def test_bytes_of_weights_are_those_of_the_memory_estimate(weights: str) -> None:
+    known = read(llama() | ({"quantization_config": QUANTISED} if weights == "stored" else {}))
+    form = known.weights if weights == "stored" else weights
+    found = work_of(known, form, "bf16").loaded_bytes
+    parts = Serving(1024, weights=form).parts(known, ParallelLayout(), 0)
+    assert found == pytest.approx(parts.weights, rel=0.001)
 
 
 def test_a_sequence_alone_takes_the_time_to_read_the_weights() -> None:

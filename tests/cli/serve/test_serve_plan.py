@@ -116,6 +116,8 @@ def test_fields_of_the_objects() -> None:
     prefill, decode, pool = yaml.safe_load_all(text)
     roles = [one["spec"]["template"]["metadata"]["labels"]["llm-d.ai/role"] for one in (prefill, decode)]
     assert roles == ["prefill", "decode"]
+    # An update ends an instance before it starts another, so that it needs no more GPUs.
+    assert prefill["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     proxy = decode["spec"]["template"]["spec"]["initContainers"][0]
     assert (proxy["restartPolicy"], proxy["ports"][0]["containerPort"]) == ("Always", 8000)
     assert pool["spec"]["targetPorts"] == [{"number": 8000}]
