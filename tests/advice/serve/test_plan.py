@@ -92,7 +92,7 @@ def test_a_model_that_does_not_fit_names_what_holds_it() -> None:
     found = plan(question(offers=(offer("L4", 1, 4),)))
     assert found.options == ()
     assert found.nearest == "8 x L4 (TP8)"
-    assert all("does not fit" in one.reason for one in found.rejected)
+    assert all("does not fit" in one.reason for one in found.rejected if one.layout)
     # No number of T4 within a pipeline of nodes holds it: another GPU does.
     found = plan(question("deepseek-v3", offers=(offer("T4", 1, 1),), engines=("vllm",)))
     assert found.options == ()
@@ -144,6 +144,7 @@ def test_the_limit_of_price_and_of_nodes() -> None:
 
 def test_engines_lack_kernels() -> None:
     found = plan(question(weights="nvfp4", modes=(AGGREGATED,)))
+    assert "llm-d is vLLM with one" in plan(question(modes=(DISAGGREGATED,), engines=("vllm",))).rejected[0].reason
     reasons = {one.engine: one.reason for one in found.rejected if not one.layout}
     assert set(reasons) == {"tensorrt-llm"}
     assert "compute capability 10.0" in reasons["tensorrt-llm"]

@@ -51,6 +51,8 @@ WRITTEN = [
     ("llama-3.1-70b --engine tensorrt-llm --mode aggregated", "Deployment Service", 1),
     ("qwen3-30b-a3b --engine tensorrt-llm --mode aggregated --weights fp8 --kv-cache fp8",
      "ConfigMap Deployment Service", 1),
+    ("llama-3.1-70b --engine tensorrt-llm --mode disaggregated",
+     "ConfigMap Service StatefulSet ConfigMap Service StatefulSet ConfigMap Deployment Service", 3),
     ("llama-3.1-70b --engine llm-d --mode aggregated", "Deployment InferencePool", 1),
     ("llama-3.1-70b --engine llm-d --mode disaggregated", "Deployment Deployment InferencePool", 2),
 ]  # fmt: skip
@@ -129,6 +131,23 @@ def test_fields_of_the_objects() -> None:
     assert (first["metadata"]["labels"]["team"], first["spec"]["priorityClassName"]) == ("ada", "high")
 
 
+def test_the_orchestrator_has_the_names_of_its_servers() -> None:
+    line = ("--engine", "tensorrt-llm", "--mode", "disaggregated", "--rate", "12", *REQUESTS[2:], *HOPPER)
+    found = planned("llama-3.1-70b", *line, "--weights", "fp8")["options"][0]["roles"]
+    objects = list(yaml.safe_load_all(run("llama-3.1-70b", *line, "--weights", "fp8", "-o", "yaml").stdout))
+    (text,) = (one["data"]["servers.yaml"] for one in objects if "servers.yaml" in one.get("data", {}))
+    servers = yaml.safe_load(text)
+    for role, field in zip(found, ("context_servers", "generation_servers"), strict=True):
+        name = f"llama-3-1-70b-{role['role']}"
+        assert servers[field] == {
+            "num_instances": role["replicas"],
+            "urls": [f"{name}-{n}.{name}:8000" for n in range(role["replicas"])],
+        }
+        (pods,) = (one for one in objects if one["kind"] == "StatefulSet" and one["metadata"]["name"] == name)
+        assert (pods["spec"]["replicas"], pods["spec"]["serviceName"]) == (role["replicas"], name)
+    assert objects[-1]["spec"]["selector"] == {"app.kubernetes.io/name": "llama-3-1-70b-orchestrator"}
+
+
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
@@ -150,8 +169,8 @@ def test_fields_of_the_objects() -> None:
         ("--rate 1 --lengths none.csv", 1, "cannot read none.csv"),
         ("--rate 1 --input 1 --output-tokens 1 --prices holes.csv", 1, "holes.csv:1"),
         ("--rate 1 --input 1000 --output-tokens 1 --ttft-ms 1 -o yaml", 1, "no plan holds the wanted times"),
-        ("--rate 1 --input 900 --output-tokens 9 --engine tensorrt-llm --mode disaggregated -o yaml", 1,
-         "objects for TensorRT-LLM disaggregated are not written"),
+        ("--rate 1 --input 900 --output-tokens 9 --engine tensorrt-llm --pp 2 --tp 8 --gpus H100-SXM5=2x8 -o yaml", 1,
+         "objects for TensorRT-LLM on several nodes are not written"),
     ],
 )  # fmt: skip
 def test_bad_input(line: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

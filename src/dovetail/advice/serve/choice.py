@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.advice.architecture import Architecture
 from dovetail.advice.gpus import GpuProduct
 from dovetail.advice.serve.engines import Engine
-from dovetail.advice.serve.types import ServingOption
+from dovetail.advice.serve.types import DISAGGREGATED, ServingOption
 
 _TENSORRT_LLM_FAMILIES = frozenset({
     "deepseek_v3", "gemma3", "gemma3_text", "glm4_moe", "gpt_oss", "kimi_k2", "llama", "llama4", "llama4_text",
@@ -27,8 +27,10 @@ _CLOSE = 1.15
 """Plans within this of each other are not distinguished: the error of a plan is as large."""
 
 
-def unsupported(engine: Engine, model: Architecture, weights: str, gpu: GpuProduct) -> str:
-    """Why the engine cannot serve the model in this format on this GPU; empty if it can."""
+def unsupported(engine: Engine, mode: str, model: Architecture, weights: str, gpu: GpuProduct) -> str:
+    """Why the engine cannot serve the model in this mode and format on this GPU; empty if it can."""
+    if engine.name == "vllm" and mode == DISAGGREGATED:
+        return "vLLM has no router between prefill and decode: llm-d is vLLM with one"
     table = _SINCE["tensorrt-llm" if engine.name == "tensorrt-llm" else "vllm"]
     since = table.get(weights)
     if since is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects that run a plan: Deployments, or LeaderWorkerSets for instances on several nodes, and what requests are
-sent to.
+sent to. With TensorRT-LLM's prefill apart StatefulSets, and its orchestrator.
 
 Rules
 - The linter finds nothing in them, and an instance on several nodes is a gang.
@@ -11,7 +11,7 @@ Rules
 - An update replaces one instance after another, and never needs more GPUs than the plan.
 
 Sources: InferencePool v1 of the Gateway API Inference Extension; llm-d's guide to prefill and decode apart;
-LeaderWorkerSet v1.
+LeaderWorkerSet v1; TensorRT-LLM's documentation of disaggregated serving.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ class ModelToServe(Struct, frozen=True):
 def objects(option: ServingOption, wanted: WantedServing, model: ModelToServe) -> list[Manifest]:
     """The objects of a plan. Raises PlanError for a plan that no objects are known for."""
     engine = BY_NAME[option.engine]
-    if option.mode != "aggregated" and engine.name != "llm-d":
-        raise PlanError(
-            f"objects for {engine.title} {option.mode} are not written: its router has a configuration of its own; "
-            "--engine llm-d has them"
-        )
     if engine.name == "tensorrt-llm" and any(role.nodes_each > 1 for role in option.roles):
         raise PlanError("objects for TensorRT-LLM on several nodes are not written: it starts them by MPI")
     name = _name(model.name)
     found: list[Manifest] = []
     for role in option.roles:
         found += _role(engine, option, wanted, model, role, name)
-    found.append(_entry(engine, name, any(role.nodes_each > 1 for role in option.roles)))
+    apart = len(option.roles) > 1
+    if apart and engine.name == "tensorrt-llm":
+        found += _orchestrator(engine, option, model, name)
+    # Only the first pod of an instance on several nodes answers, and only the orchestrator where prefill is apart.
+    only = {"leaderworkerset.sigs.k8s.io/worker-index": "0"} if option.roles[0].nodes_each > 1 else {}
+    part = {"app.kubernetes.io/name": f"{name}-orchestrator"} if apart else {"app.kubernetes.io/part-of": name}
+    found.append(_pool(name) if engine.name == "llm-d" else _service(name, part | only))
     return found
 
 
@@ -108,16 +109,68 @@ def _role(
         }  # fmt: skip
         yield {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": meta, "spec": spec}
         return
-    yield {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
-        "spec": {
-            "replicas": role.replicas,
-            "selector": {"matchLabels": {"app.kubernetes.io/name": own}},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "progressDeadlineSeconds": max(600, 4 * option.start_s),
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
+    own_pods = {"app.kubernetes.io/name": own}
+    set_of_pods: Manifest = {
+        "replicas": role.replicas,
+        "selector": {"matchLabels": own_pods},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    if engine.name == "tensorrt-llm" and role.role != ALL:
+        # The orchestrator has a list of its servers, so that they need names that stay.
+        yield _service(own, own_pods, headless=True)
+        spec = {**set_of_pods, "serviceName": own, "podManagementPolicy": "Parallel"}
+        yield {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec}
+    else:
+        yield _deployment(meta, set_of_pods, option.start_s)
+
+
+def _deployment(meta: Manifest, set_of_pods: Manifest, start_s: int) -> Manifest:
+    spec = {
+        **set_of_pods,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "progressDeadlineSeconds": max(600, 4 * start_s),
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+
+
+def _orchestrator(engine: Engine, option: ServingOption, model: ModelToServe, name: str) -> Iterator[Manifest]:
+    """TensorRT-LLM's own router between prefill and decode, which needs no GPU."""
+    own = f"{name}-orchestrator"
+    labels = {"app.kubernetes.io/name": own, "app.kubernetes.io/part-of": name, "team": model.team}
+    meta = {"name": own, "labels": labels}
+    servers = {PREFILL: "context_servers", DECODE: "generation_servers"}
+    lines = [f"hostname: 0.0.0.0\nport: {commands.PORT}\n"]
+    for role in option.roles:
+        pods = f"{name}{_SUFFIX[role.role]}"
+        urls = [f"{pods}-{n}.{pods}:{commands.PORT}" for n in range(role.replicas)]
+        lines.append(f"{servers[role.role]}:\n  num_instances: {role.replicas}\n  urls:\n")
+        lines += (f"  - {url}\n" for url in urls)
+    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"servers.yaml": "".join(lines)}}
+    health = {"httpGet": {"path": "/health", "port": commands.PORT}}
+    container: Manifest = {
+        "name": "orchestrator",
+        "image": engine.image,
+        "command": ["trtllm-serve", "disaggregated", "-c", "/etc/engine/servers.yaml"],
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "ports": [{"name": "http", "containerPort": commands.PORT}],
+        "resources": {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"memory": "8Gi"}},
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "startupProbe": {**health, "periodSeconds": 10, "failureThreshold": max(60, option.start_s // 2)},
+        "readinessProbe": {**health, "periodSeconds": 5},
+        "volumeMounts": [{"name": "servers", "mountPath": "/etc/engine", "readOnly": True}],
+    }
+    pod = {
+        "priorityClassName": model.priority_class,
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsUser": _USER, "runAsGroup": _USER, "runAsNonRoot": True},
+        "containers": [container],
+        "volumes": [{"name": "servers", "configMap": {"name": own}}],
+    }
+    set_of_pods = {
+        "replicas": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": own}},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
     }  # fmt: skip
+    yield _deployment(meta, set_of_pods, option.start_s)
 
 
 def _pod(
@@ -132,7 +185,7 @@ def _pod(
     gpu = named(option.gpu)
     assert gpu is not None
     gpus = role.gpus_each // role.nodes_each
-    behind = role.role == DECODE
+    behind = role.role == DECODE and engine.name == "llm-d"
     port = commands.BEHIND_PORT if behind else commands.PORT
     command = commands.served(engine, model.source, model.stored, wanted, role, port)
     if role.nodes_each > 1:
@@ -168,7 +221,7 @@ def _pod(
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": mounts,
     }  # fmt: skip
-    if role.role != ALL:
+    if role.role != ALL and engine.name == "llm-d":
         container["env"] += [
             {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(commands.TRANSFER_PORT)},
@@ -212,24 +265,24 @@ def _proxy() -> Manifest:
     }
 
 
-def _entry(engine: Engine, name: str, leaders: bool) -> Manifest:
-    """What requests are sent to: an InferencePool for llm-d, else a Service. `leaders`: only the first pod of an
-    instance on several nodes answers."""
-    selector = {"app.kubernetes.io/part-of": name}
-    if engine.name == "llm-d":
-        picker = {"group": "", "kind": "Service", "name": f"{name}-epp", "port": {"number": 9002}}
-        return {
-            "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": name},
-            "spec": {
-                "selector": {"matchLabels": selector},
-                "targetPorts": [{"number": commands.PORT}],
-                "endpointPickerRef": {**picker, "failureMode": "FailOpen"},
-            },
-        }  # fmt: skip
-    if leaders:
-        selector["leaderworkerset.sigs.k8s.io/worker-index"] = "0"
-    ports = [{"name": "http", "port": 80, "targetPort": commands.PORT}]
-    spec = {"selector": selector, "ports": ports}
+def _pool(name: str) -> Manifest:
+    """What llm-d's router sends requests to."""
+    picker = {"group": "", "kind": "Service", "name": f"{name}-epp", "port": {"number": 9002}}
+    spec = {
+        "selector": {"matchLabels": {"app.kubernetes.io/part-of": name}},
+        "targetPorts": [{"number": commands.PORT}],
+        "endpointPickerRef": {**picker, "failureMode": "FailOpen"},
+    }
+    api_version = "inference.networking.k8s.io/v1"
+    return {"apiVersion": api_version, "kind": "InferencePool", "metadata": {"name": name}, "spec": spec}
+
+
+def _service(name: str, selector: dict[str, str], headless: bool = False) -> Manifest:
+    """What clients send requests to; `headless`: the names of the pods of a StatefulSet."""
+    port = commands.PORT if headless else 80
+    spec: Manifest = {"selector": selector, "ports": [{"name": "http", "port": port, "targetPort": commands.PORT}]}
+    if headless:
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 

@@ -88,7 +88,7 @@ def _best(
     def reject(layout: str, reason: str) -> None:
         rejected.append(RejectedOption(engine.name, mode, offer.gpu.model, layout, reason))
 
-    if reason := unsupported(engine, asked.model, asked.weights, offer.gpu):
+    if reason := unsupported(engine, mode, asked.model, asked.weights, offer.gpu):
         reject("", reason)
         return [], rejected
     found: list[tuple[int, int, ServingOption]] = []

@@ -93,16 +93,18 @@ def _role(role: RolePlan) -> tuple[str, ...]:
 
 
 def _rejected(rejected: tuple[RejectedOption, ...]) -> Iterator[str]:
-    """By reason, GPU model and the engines and modes that share them, the layouts."""
+    """By reason, the GPU models, layouts, engines and modes that share it."""
     sharing: dict[tuple[str, str, str], list[str]] = {}
     for one in rejected:
         sharing.setdefault((one.reason, one.gpu, one.layout), []).append(f"{one.engine} {one.mode}")
     layouts: dict[tuple[str, str, str], list[str]] = {}
     for (reason, gpu, layout), engines in sharing.items():
         layouts.setdefault((reason, gpu, ", ".join(engines)), []).append(layout)
+    gpus: dict[tuple[str, str, str], list[str]] = {}
     for (reason, gpu, shared_by), found in layouts.items():
-        which = " ".join(filter(None, (gpu, ", ".join(filter(None, found)))))
-        yield f"{which}: {reason} ({shared_by})"
+        gpus.setdefault((reason, ", ".join(filter(None, found)), shared_by), []).append(gpu)
+    for (reason, which, shared_by), models in gpus.items():
+        yield f"{' '.join(filter(None, (', '.join(models), which)))}: {reason} ({shared_by})"
 
 
 def _dollars(micro_usd: int | None) -> str:
