@@ -14,7 +14,7 @@ from dovetail.advice.serve.engines import BY_NAME
 from dovetail.advice.serve.offers import of_list, priced
 from dovetail.advice.serve.plan import plan
 from dovetail.advice.serve.request_lengths import fixed
-from dovetail.advice.serve.types import AGGREGATED, DISAGGREGATED, MODES, GpuOffer, ServeQuestion
+from dovetail.advice.serve.types import AGGREGATED, DISAGGREGATED, MODES, GpuOffer, ServePlan, ServeQuestion
 
 TRTLLM = ("tensorrt-llm",)
 
@@ -36,14 +36,17 @@ def question(model: str = "llama-3.1-70b", **other: object) -> ServeQuestion:
     return replace(asked, **other)
 
 
+def combinations(found: ServePlan) -> set[tuple[str, str]]:
+    """The engines and modes that are planned or rejected."""
+    return {(one.engine, one.mode) for one in found.options} | {(one.engine, one.mode) for one in found.rejected}
+
+
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"])
 @pytest.mark.parametrize("rate", [0.01, 3.0, 40.0])
 def test_a_plan_holds_what_is_wanted(model: str, rate: float) -> None:
     asked = question(model, rate=rate, offers=(offer("H200-SXM5", 16, 8, 5_000_000),))
     found = plan(asked)
-    assert {(one.engine, one.mode) for one in (*found.options, *found.rejected)} == {
-        (engine, mode) for engine in BY_NAME for mode in MODES
-    }
+    assert combinations(found) == {(engine, mode) for engine in BY_NAME for mode in MODES}
     assert all(one.reason for one in found.rejected)
     for one in found.options:
         assert one.ttft_ms <= asked.ttft_ms and one.tpot_us <= asked.tpot_us
@@ -175,4 +178,4 @@ def test_offers_of_a_price_list() -> None:
 
 def test_modes_that_are_asked_for() -> None:
     found = plan(question(modes=(DISAGGREGATED,), engines=("llm-d",)))
-    assert {(one.engine, one.mode) for one in (*found.options, *found.rejected)} == {("llm-d", DISAGGREGATED)}
+    assert combinations(found) == {("llm-d", DISAGGREGATED)}

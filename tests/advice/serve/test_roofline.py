@@ -93,6 +93,19 @@ def test_a_step_reads_only_the_experts_that_a_token_goes_to() -> None:
     assert few < all_of_them / 3
 
 
+def test_adapters_take_memory_and_time() -> None:
+    entry = catalog.find("llama-3.1-8b")
+    assert entry is not None
+    known = read(entry.config)
+    plain, some = work_of(known, "bf16", "bf16"), work_of(known, "bf16", "bf16", 4, 16)
+    # 41.9 million parameters at rank 16 on all linear layers, as PEFT counts them.
+    assert some.adapter == 41_943_040
+    assert some.weight_bytes(1, 1) - plain.weight_bytes(1, 1) == 4 * 2 * some.adapter
+    one = model("llama-3.1-8b", "H100-SXM5", InstanceLayout())
+    slower = replace(one, work=some)
+    assert one.seconds(StepBatch(1, 100)) < slower.seconds(StepBatch(1, 100)) < slower.seconds(StepBatch(4, 100))
+
+
 def test_windows_bound_what_attention_reads() -> None:
     found = work("gpt-oss-20b")
     half = sum(layer.count for layer in found.layers if layer.window)

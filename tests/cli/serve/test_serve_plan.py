@@ -47,6 +47,8 @@ WRITTEN = [
     ("llama-3.1-70b --engine vllm --mode aggregated", "Deployment Service", 1),
     ("llama-3.1-70b --engine vllm --mode aggregated --weights fp8 --kv-cache fp8", "Deployment Service", 1),
     ("llama-3.1-405b --engine vllm --mode aggregated --weights bf16", "LeaderWorkerSet Service", 4),
+    ("llama-3.1-8b --engine vllm --mode aggregated --lora-adapters 4", "Deployment Service", 1),
+    ("llama-3.1-8b --engine tensorrt-llm --mode aggregated --lora-adapters 4", "ConfigMap Deployment Service", 1),
     ("qwen3-30b-a3b --engine vllm --mode aggregated", "Deployment Service", 1),
     ("llama-3.1-70b --engine tensorrt-llm --mode aggregated", "Deployment Service", 1),
     ("qwen3-30b-a3b --engine tensorrt-llm --mode aggregated --weights fp8 --kv-cache fp8",
@@ -65,7 +67,8 @@ def run(*arguments: str) -> Result:
 def planned(*arguments: str) -> dict[str, Any]:
     result = run(*arguments, "-o", "json")
     assert result.exit_code == 0, result.output
-    return answer(result.stdout, "ServePlan")
+    found: dict[str, Any] = answer(result.stdout, "ServePlan")
+    return found
 
 
 def test_the_answer_for_programs_follows_its_schema() -> None:

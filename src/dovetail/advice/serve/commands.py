@@ -47,6 +47,8 @@ def _vllm(engine: Engine, model: str, stored: str, wanted: WantedServing, role: 
     yield from ("--max-model-len", str(wanted.lengths.longest), "--max-num-seqs", str(sequences(engine, role)))
     yield from ("--max-num-batched-tokens", str(engine.budget))
     yield from ("--gpu-memory-utilization", f"{engine.memory_percent / 100:.2f}")
+    if wanted.adapters:
+        yield from ("--enable-lora", "--max-loras", str(wanted.adapters), "--max-lora-rank", str(wanted.adapter_rank))
     if role.role != ALL:
         yield from ("--kv-transfer-config", _NIXL)
 
@@ -62,7 +64,7 @@ def _trtllm(engine: Engine, model: str, wanted: WantedServing, role: RolePlan, p
     yield from ("--max_seq_len", str(wanted.lengths.longest), "--max_batch_size", str(sequences(engine, role)))
     yield from ("--max_num_tokens", str(engine.budget))
     yield from ("--kv_cache_free_gpu_memory_fraction", f"{engine.memory_percent / 100:.2f}")
-    if layout.dp > 1 or wanted.cache == "fp8" or role.role != ALL:
+    if trtllm_options(wanted, role):
         yield from ("--extra_llm_api_options", "/etc/engine/options.yaml")
 
 
@@ -73,6 +75,8 @@ def trtllm_options(wanted: WantedServing, role: RolePlan) -> dict[str, object]:
         found["enable_attention_dp"] = True
     if wanted.cache == "fp8":
         found["kv_cache_config"] = {"dtype": "fp8"}
+    if wanted.adapters:
+        found["lora_config"] = {"max_loras": wanted.adapters, "max_lora_rank": wanted.adapter_rank}
     if role.role != ALL:
         found["cache_transceiver_config"] = {"backend": "DEFAULT"}
         if role.role == PREFILL:

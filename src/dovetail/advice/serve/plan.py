@@ -51,7 +51,7 @@ def plan(asked: ServeQuestion) -> ServePlan:
     """The plans for a question. Raises PlanError if its options contradict the model."""
     if asked.tp:
         candidates.check_tp(asked.model, asked.tp)
-    work = work_of(asked.model, asked.weights, asked.cache)
+    work = work_of(asked.model, asked.weights, asked.cache, asked.adapters, asked.adapter_rank)
     options: list[ServingOption] = []
     rejected: list[RejectedOption] = []
     for offer in asked.offers:
@@ -62,7 +62,15 @@ def plan(asked: ServeQuestion) -> ServePlan:
                 rejected += others
     options.sort(key=lambda one: (one.micro_usd_per_hour is None, one.micro_usd_per_hour or 0, one.gpus, one.tpot_us))
     wanted = WantedServing(
-        asked.rate, asked.lengths, asked.reuse_percent, asked.ttft_ms, asked.tpot_us, asked.weights, asked.cache
+        asked.rate,
+        asked.lengths,
+        asked.reuse_percent,
+        asked.ttft_ms,
+        asked.tpot_us,
+        asked.weights,
+        asked.cache,
+        asked.adapters,
+        asked.adapter_rank,
     )
     fits = options or any(_holding(asked, work, offer) for offer in asked.offers)
     nearest = "" if fits else _nearest(asked, work)

@@ -101,6 +101,10 @@ class StepModel(Struct, frozen=True):
         total = sum(layer.count * self._layer(layer, batch, sequences, prompt) for layer in self.work.layers)
         head_ops = 2 * self.work.head * sequences / layout.tp
         head = self._matrix(head_ops, 2 * self.work.head / layout.tp, e.compute_16)
+        if self.work.adapters:
+            # Of the adapters, those are read that some sequence uses.
+            read = 2 * self.work.adapter * min(self.work.adapters, max(1.0, sequences))
+            head += self._matrix(2 * self.work.adapter * (sequences + prompt), read, e.compute_16)
         waits = e.balance if layout.dp > 1 else 1.0
         return (total + head) / layout.pp / waits + (e.step_us + e.sequence_us * batch.sequences / layout.dp) / 1e6
 

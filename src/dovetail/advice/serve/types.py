@@ -28,9 +28,9 @@ class GpuOffer(Struct, frozen=True):
 
 class ServeQuestion(Struct, frozen=True):
     """What is to be served: `rate` requests per second of these lengths, `reuse_percent` of each prompt in the cache of
-    prefixes, with these times wanted. `tp` and `pp` None: free. `price_limit` is in millionths of a dollar for an hour,
-    None: none. `load_mb_per_s` is the rate at which a node reads weights, `transfer_mb_per_s` that of a GPU to those
-    of another node."""
+    prefixes, with these times wanted, and so many LoRA adapters of this rank at a time. `tp` and `pp` None: free.
+    `price_limit` is in millionths of a dollar for an hour, None: none. `load_mb_per_s` is the rate at which a node
+    reads weights, `transfer_mb_per_s` that of a GPU to those of another node."""
 
     model: Architecture
     name: str
@@ -44,6 +44,8 @@ class ServeQuestion(Struct, frozen=True):
     weights: str
     cache: str
     reuse_percent: int = 0
+    adapters: int = 0
+    adapter_rank: int = 16
     tp: int | None = None
     pp: int | None = None
     price_limit: int | None = None
@@ -108,6 +110,8 @@ class WantedServing(Struct, frozen=True):
     tpot_us: int
     weights: str
     cache: str
+    adapters: int
+    adapter_rank: int
 
 
 class ServePlan(Struct, frozen=True):

@@ -12,6 +12,8 @@ from msgspec import Struct
 from dovetail.advice.architecture import Architecture, Layer, distinct
 from dovetail.advice.formats import CACHE_BYTES, FORMATS, bytes_of
 
+ADAPTED = ("attention", "mlp")
+"""The kinds of matrices that get an adapter; experts get none."""
 _BYTES_16_BIT = 2
 
 
@@ -40,13 +42,16 @@ class LayerWork(Struct, frozen=True):
 
 class ModelWork(Struct, frozen=True):
     """The work of a model with weights and cache in some formats. `head` are the parameters of the output matrix, which
-    is in 16 bits; `held_bytes` of embedding and head."""
+    is in 16 bits; `held_bytes` of embedding and head. `adapters` LoRA adapters are held, of `adapter`
+    parameters each."""
 
     hidden: int
     number: int
     layers: tuple[LayerWork, ...]
     head: int
     held_bytes: int
+    adapters: int = 0
+    adapter: int = 0
 
     @property
     def has_experts(self) -> bool:
@@ -63,9 +68,9 @@ class ModelWork(Struct, frozen=True):
         )
 
     def weight_bytes(self, tp: int, dp: int) -> float:
-        """Bytes of the weights on one GPU, of all stages together."""
+        """Bytes of the weights on one GPU, of all stages together. Each rank is taken to hold all of an adapter."""
         inside = sum(layer.count * (layer.dense_bytes / tp + layer.expert_bytes / (tp * dp)) for layer in self.layers)
-        return inside + self.held_bytes / tp
+        return inside + self.held_bytes / tp + self.adapters * self.adapter * _BYTES_16_BIT
 
     @property
     def loaded_bytes(self) -> float:
@@ -73,13 +78,21 @@ class ModelWork(Struct, frozen=True):
         return self.weight_bytes(1, 1)
 
 
-def work_of(model: Architecture, weights: str, cache: str) -> ModelWork:
+def work_of(model: Architecture, weights: str, cache: str, adapters: int = 0, rank: int = 16) -> ModelWork:
     """The work of a model. `weights` is a key of FORMATS, or the format of its checkpoint; `cache` one of
-    CACHE_BYTES."""
+    CACHE_BYTES. LoRA adapters of this rank (Hu et al. 2021) are on the matrices of ADAPTED kinds."""
     layers = tuple(_layer(model, layer, count, weights, cache) for layer, count in distinct(model.layers))
     head = model.vocab * model.embedded
     held = (model.embedding + model.head) * _BYTES_16_BIT
-    return ModelWork(model.hidden, len(model.layers), layers, head, held)
+    return ModelWork(model.hidden, len(model.layers), layers, head, held, adapters, _adapter(model, rank))
+
+
+def _adapter(model: Architecture, rank: int) -> int:
+    """Parameters of an adapter."""
+    return sum(
+        count * sum(rank * (m.inputs + m.outputs) * m.copies for m in layer.matrices if m.kind in ADAPTED)
+        for layer, count in distinct(model.layers)
+    )
 
 
 def _layer(model: Architecture, layer: Layer, count: int, weights: str, cache: str) -> LayerWork:

@@ -56,8 +56,9 @@ def _head(answer: ServePlan) -> Iterator[str]:
         f"{answer.model}: {wanted.rate:g} requests/s of {lengths.input:.0f} + {lengths.output:.0f} tokens{of}, up to "
         f"{lengths.longest} tokens{reuse}"
     )
+    lora = f", {count(wanted.adapters, 'LoRA adapter')} of rank {wanted.adapter_rank}" if wanted.adapters else ""
     yield (
-        f"weights in {wanted.weights}, KV cache in {wanted.cache}; wanted: TTFT {wanted.ttft_ms} ms, "
+        f"weights in {wanted.weights}, KV cache in {wanted.cache}{lora}; wanted: TTFT {wanted.ttft_ms} ms, "
         f"TPOT {wanted.tpot_us / 1000:g} ms"
     )
 

@@ -96,6 +96,10 @@ _with_default = partial(click.option, show_default=True)
     "--reuse", type=click.IntRange(0, 99), default=0, metavar="PERCENT",
     help="Part of each prompt that is in the cache of prefixes.",
 )  # fmt: skip
+@_with_default(
+    "--lora-adapters", "adapters", type=click.IntRange(0, 1 << 10), default=0, help="LoRA adapters held at a time."
+)
+@_with_default("--lora-rank", "adapter_rank", type=click.IntRange(1, 512), default=16, help="Rank of the adapters.")
 @click.option("--context", type=_TOKENS, help="Longest request in tokens. Default: that of the lengths.")
 @click.option("--tp", type=click.IntRange(1, 1 << 10), help="Tensor-parallel ranks. Default: chosen.")
 @click.option("--pp", type=click.IntRange(1, 16), help="Pipeline stages. Default: chosen.")
@@ -149,7 +153,8 @@ def _question(model: Architecture, name: str, options: dict[str, Any]) -> ServeQ
     return ServeQuestion(
         model, name, options["rate"], lengths, options["ttft_ms"], round(options["tpot_ms"] * 1000), _offers(options),
         options["engines"] or tuple(one.name for one in ENGINES), options["modes"] or MODES,
-        options["weights"] or model.weights, options["kv_cache"], options["reuse"], options["tp"], options["pp"],
+        options["weights"] or model.weights, options["kv_cache"], options["reuse"],
+        options["adapters"], options["adapter_rank"], options["tp"], options["pp"],
         None if limit is None else round(limit * _MICRO), options["load_rate"], options["transfer_rate"],
     )  # fmt: skip
 
@@ -187,7 +192,7 @@ def _write_objects(answer: ServePlan, asked: ServeQuestion, model: str, options:
     if not answer.options:
         raise click.ClickException("no plan holds the wanted times: see what was rejected without -o yaml")
     entry = catalog.find(model)
-    work = work_of(asked.model, asked.weights, asked.cache)
+    work = work_of(asked.model, asked.weights, asked.cache, asked.adapters, asked.adapter_rank)
     served = ModelToServe(
         answer.model, entry.source if entry else model, asked.model.weights, int(work.loaded_bytes), options["team"],
         options["priority_class"],
