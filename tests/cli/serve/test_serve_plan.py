@@ -51,7 +51,7 @@ WRITTEN = [
     ("llama-3.1-8b --engine tensorrt-llm --mode aggregated --lora-adapters 4", "ConfigMap Deployment Service", 1),
     ("qwen3-30b-a3b --engine vllm --mode aggregated", "Deployment Service", 1),
     ("llama-3.1-70b --engine tensorrt-llm --mode aggregated", "Deployment Service", 1),
-    ("qwen3-30b-a3b --engine tensorrt-llm --mode aggregated --weights fp8 --kv-cache fp8",
+    ("qwen3-30b-a3b --engine tensorrt-llm --mode aggregated --weights fp8 --kv-cache fp8 --checkpoint x/fp8",
      "ConfigMap Deployment Service", 1),
     ("llama-3.1-70b --engine tensorrt-llm --mode disaggregated",
      "ConfigMap Service StatefulSet ConfigMap Service StatefulSet ConfigMap Deployment Service", 3),
@@ -137,7 +137,11 @@ def test_fields_of_the_objects() -> None:
 def test_the_orchestrator_has_the_names_of_its_servers() -> None:
     line = ("--engine", "tensorrt-llm", "--mode", "disaggregated", "--rate", "12", *REQUESTS[2:], *HOPPER)
     found = planned("llama-3.1-70b", *line, "--weights", "fp8")["options"][0]["roles"]
-    objects = list(yaml.safe_load_all(run("llama-3.1-70b", *line, "--weights", "fp8", "-o", "yaml").stdout))
+    objects = list(
+        yaml.safe_load_all(
+            run("llama-3.1-70b", *line, "--weights", "fp8", "--checkpoint", "x/fp8", "-o", "yaml").stdout
+        )
+    )
     (text,) = (one["data"]["servers.yaml"] for one in objects if "servers.yaml" in one.get("data", {}))
     servers = yaml.safe_load(text)
     for role, field in zip(found, ("context_servers", "generation_servers"), strict=True):
@@ -167,6 +171,10 @@ def test_the_orchestrator_has_the_names_of_its_servers() -> None:
         ("--rate 1 --input 1 --output-tokens 1 --gpus H100-SXM5=0x8", 2, "is not MODEL=NODESxGPUS"),
         ("--rate 1 --input 1 --output-tokens 1 --tp 5", 2, "--tp 5 does not divide the 32 attention heads"),
         ("--rate 1 --input 100 --output-tokens 1 --context 50", 2, "shorter than the longest request of 101 tokens"),
+        ("--rate 1 --input 9 --output-tokens 9 --kv-cache int8", 2, "'int8' is not one of 'bf16'"),
+        ("--rate 1 --input 9 --output-tokens 9 --team Ada!", 2, "'Ada!' is no name"),
+        ("--rate 1 --input 9 --output-tokens 9 --weights int4 --engine tensorrt-llm -o yaml", 1,
+         "meta-llama/Llama-3.1-8B is in bf16, and TensorRT-LLM needs a checkpoint in int4: name it by --checkpoint"),
         ("--rate 1 --lengths holes.csv", 1, "holes.csv:3: GeneratedTokens is missing"),
         ("--rate 1 --lengths holes.csv --input 5", 2, "remove --input and --output-tokens"),
         ("--rate 1 --lengths none.csv", 1, "cannot read none.csv"),

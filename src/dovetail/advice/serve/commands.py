@@ -17,9 +17,16 @@ from dovetail.advice.serve.types import ALL, PREFILL, RolePlan, WantedServing
 PORT, BEHIND_PORT, TRANSFER_PORT = 8000, 8200, 5600
 _RAY_SCRIPT = "/vllm-workspace/examples/online_serving/multi-node-serving.sh"
 _NIXL = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}, separators=(",", ":"))
-_VLLM_FORMATS = {"fp8": "fp8", "nvfp4": "modelopt_fp4", "nf4": "bitsandbytes"}
-"""Formats that vLLM needs an option for; the others are in the checkpoint."""
-_VLLM_CACHE = {"fp8": "fp8", "int8": "int8"}
+_CONVERTED = {"fp8": "fp8", "nf4": "bitsandbytes"}
+"""Formats that vLLM makes of a checkpoint in 16 bits while it loads it, by their option."""
+_PLAIN = ("bf16", "fp16", "fp32")
+
+
+def needs_checkpoint(engine: Engine, stored: str, weights: str) -> bool:
+    """Whether the engine needs another checkpoint for this format than one in `stored`."""
+    if weights == stored or (weights in _PLAIN and stored in _PLAIN):
+        return False
+    return engine.name == "tensorrt-llm" or weights not in _CONVERTED or stored not in _PLAIN
 
 
 def served(engine: Engine, model: str, stored: str, wanted: WantedServing, role: RolePlan, port: int) -> list[str]:
@@ -38,10 +45,10 @@ def _vllm(engine: Engine, model: str, stored: str, wanted: WantedServing, role: 
             yield from (option, str(number))
     if layout.ep > 1:
         yield "--enable-expert-parallel"
-    if wanted.weights != stored and wanted.weights in _VLLM_FORMATS:
-        yield from ("--quantization", _VLLM_FORMATS[wanted.weights])
-    if wanted.cache in _VLLM_CACHE:
-        yield from ("--kv-cache-dtype", _VLLM_CACHE[wanted.cache])
+    if wanted.weights != stored and wanted.weights in _CONVERTED:
+        yield from ("--quantization", _CONVERTED[wanted.weights])
+    if wanted.cache == "fp8":
+        yield from ("--kv-cache-dtype", "fp8")
     if layout.gpus > layout.tp * layout.dp:
         yield from ("--distributed-executor-backend", "ray")
     yield from ("--max-model-len", str(wanted.lengths.longest), "--max-num-seqs", str(sequences(engine, role)))

@@ -55,6 +55,11 @@ class ModelToServe(Struct, frozen=True):
 def objects(option: ServingOption, wanted: WantedServing, model: ModelToServe) -> list[Manifest]:
     """The objects of a plan. Raises PlanError for a plan that no objects are known for."""
     engine = BY_NAME[option.engine]
+    if commands.needs_checkpoint(engine, model.stored, wanted.weights):
+        raise PlanError(
+            f"{model.source} is in {model.stored}, and {engine.title} needs a checkpoint in {wanted.weights}: "
+            "name it by --checkpoint"
+        )
     if engine.name == "tensorrt-llm" and any(role.nodes_each > 1 for role in option.roles):
         raise PlanError("objects for TensorRT-LLM on several nodes are not written: it starts them by MPI")
     name = _name(model.name)

@@ -12,6 +12,8 @@ from dovetail.advice.serve.roofline import InstanceLayout
 
 AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 MODES = (AGGREGATED, DISAGGREGATED)
+CACHES = ("bf16", "fp16", "fp8")
+"""Formats of the KV cache that the engines have."""
 ALL, PREFILL, DECODE = "all", "prefill", "decode"
 
 

@@ -11,14 +11,14 @@ import click
 import msgspec
 
 from dovetail.advice import catalog, gpus
-from dovetail.advice.formats import CACHE_BYTES, FORMATS
+from dovetail.advice.formats import FORMATS
 from dovetail.advice.layout import PlanError
 from dovetail.advice.price_table import PriceError
 from dovetail.advice.prices import BUILT_IN, built_in_text, read
 from dovetail.advice.serve.engines import ENGINES
 from dovetail.advice.serve.offers import of_list, priced
 from dovetail.advice.serve.request_lengths import MOST_TOKENS, LengthsError, RequestLengths, fixed, read_lengths
-from dovetail.advice.serve.types import MODES, GpuOffer, ServeQuestion
+from dovetail.advice.serve.types import CACHES, MODES, GpuOffer, ServeQuestion
 from dovetail.advice.speeds import SPEEDS
 from dovetail.cli.answer_form import YAML, AnswerForm, answer_option, write_answer
 from dovetail.cli.files import text_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_TRACE_BYTES = 64 << 20
 _OFFER = re.compile(r"(\S+?)=([1-9][0-9]{0,4})x([1-9][0-9]{0,2})")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOKENS = click.IntRange(1, MOST_TOKENS)
 _MICRO = 10**6
 
@@ -69,6 +70,13 @@ class _Offer(click.ParamType[Any]):
         return GpuOffer(found[0], int(match[2]), int(match[3]))
 
 
+def _label(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """A name that Kubernetes takes as the value of a label and as a name. Raises BadParameter."""
+    if not _LABEL.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no name: a-z, 0-9 and - inside, at most 63 characters")
+    return value
+
+
 _with_default = partial(click.option, show_default=True)
 
 
@@ -91,7 +99,7 @@ _with_default = partial(click.option, show_default=True)
 )  # fmt: skip
 @click.option("--mode", "modes", type=click.Choice(MODES), multiple=True, help="Only this mode. Default: both.")
 @click.option("--weights", type=click.Choice([*FORMATS]), help="Format of the weights. Default: the checkpoint's.")
-@_with_default("--kv-cache", type=click.Choice([*CACHE_BYTES]), default="bf16", help="Format of the KV cache.")
+@_with_default("--kv-cache", type=click.Choice(CACHES), default="bf16", help="Format of the KV cache.")
 @_with_default(
     "--reuse", type=click.IntRange(0, 99), default=0, metavar="PERCENT",
     help="Part of each prompt that is in the cache of prefixes.",
@@ -111,8 +119,9 @@ _with_default = partial(click.option, show_default=True)
     "--transfer-rate", type=click.IntRange(1, 1 << 20), default=50_000, metavar="MB/S",
     help="Rate at which a GPU sends its KV cache to another node.",
 )  # fmt: skip
-@_with_default("--team", default="serving", help="With -o yaml: the team that owns the objects.")
-@_with_default("--priority-class", default="serving", help="With -o yaml: the priority class of pods.")
+@click.option("--checkpoint", help="With -o yaml: the checkpoint to serve. Default: that of MODEL.")
+@_with_default("--team", callback=_label, default="serving", help="With -o yaml: the team that owns the objects.")
+@_with_default("--priority-class", callback=_label, default="serving", help="With -o yaml: the priority class of pods.")
 @answer_option
 def command(model: str, form: AnswerForm, **options: Any) -> None:
     """Plan how MODEL is served: engine, parallelism, replicas, prefill and decode, latencies, start-up and cost.
@@ -193,8 +202,10 @@ def _write_objects(answer: ServePlan, asked: ServeQuestion, model: str, options:
         raise click.ClickException("no plan holds the wanted times: see what was rejected without -o yaml")
     entry = catalog.find(model)
     work = work_of(asked.model, asked.weights, asked.cache, asked.adapters, asked.adapter_rank)
+    checkpoint = options["checkpoint"]
     served = ModelToServe(
-        answer.model, entry.source if entry else model, asked.model.weights, int(work.loaded_bytes), options["team"],
+        answer.model, checkpoint or (entry.source if entry else model),
+        asked.weights if checkpoint else asked.model.weights, int(work.loaded_bytes), options["team"],
         options["priority_class"],
     )  # fmt: skip
     try:
