@@ -78,9 +78,6 @@ def plan(asked: ServeQuestion) -> ServePlan:
     return ServePlan(asked.name, wanted, tuple(options), tuple(rejected), nearest, chosen(options), notes)
 
 
-_DOES_NOT_FIT, _MORE = "does not fit", "no fewer GPUs"
-
-
 def _notes(asked: ServeQuestion) -> Iterator[str]:
     longest = asked.lengths.longest
     if asked.model.max_context and longest > asked.model.max_context:
@@ -123,7 +120,7 @@ def _best(
             for _, _, other in found[position + 1 :]:
                 reject(
                     " + ".join(f"{role.replicas}x {role.layout}" for role in other.roles),
-                    f"{_MORE}: {other.gpus}, and {layouts} needs {option.gpus}",
+                    f"no fewer GPUs: {other.gpus}, and {layouts} needs {option.gpus}",
                 )
             return [option], rejected
     return [], rejected
@@ -151,7 +148,7 @@ def _fitting(
             each = f"{room.bytes_per_gpu / _GB:.1f} GB" if room.bytes_per_gpu > 0 else "nothing"
             reject(
                 str(layout),
-                f"{_DOES_NOT_FIT}: weights leave {each} of each GPU for a cache of {asked.lengths.longest} tokens",
+                f"does not fit: weights leave {each} of each GPU for a cache of {asked.lengths.longest} tokens",
             )
             continue
         held = layout.pp
@@ -180,8 +177,9 @@ def _disaggregated(
             into.append((sized.replicas * layout.gpus, sized.ttft_s + sized.tpot_s, planned, sized))
     if prefills and decodes:
         (_, _, first, before), (_, _, second, after) = (min(one, key=lambda x: x[:2]) for one in (prefills, decodes))
-        # The first token is of the prefill; it is shown with the first step of decoding.
-        both = replace(after, ttft_s=before.ttft_s + after.tpot_s, most_rate=min(before.most_rate, after.most_rate))
+        # The step of decoding until the first token takes what it really takes.
+        ttft_s = before.ttft_s - asked.tpot_us / 1e6 + after.tpot_s
+        both = replace(after, ttft_s=ttft_s, most_rate=min(before.most_rate, after.most_rate))
         option = _option(asked, work, engine, offer, (first, second), both)
         yield option.gpus, option.tpot_us, option
 

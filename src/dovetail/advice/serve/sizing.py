@@ -73,15 +73,18 @@ def aggregated(model: StepModel, wanted: WantedTimes, sequences: int, budget: in
 
 
 def prefill(model: StepModel, wanted: WantedTimes, budget: int, hand_over_s: float) -> SizedRole:
-    """Replicas that compute prompts only; `hand_over_s` is the time until decoding begins. Raises TimesMissed."""
-    own = prefill_s(model, wanted.long, 0, budget) + hand_over_s
-    if own > wanted.ttft_s:
-        raise TimesMissed(f"a prompt alone takes {_ms(own)} to its first token, with {_ms(hand_over_s)} for its cache")
+    """Replicas that compute prompts only. The first token comes after the hand-over of the cache and a step of
+    decoding, for which the wanted time per token is taken. Raises TimesMissed."""
+    own, after_s = prefill_s(model, wanted.long, 0, budget), hand_over_s + wanted.tpot_s
+    if own + after_s > wanted.ttft_s:
+        raise TimesMissed(
+            f"a prompt alone takes {_ms(own + after_s)} to its first token, with {_ms(hand_over_s)} for its cache"
+        )
     whole = StepBatch(0, 0, budget * model.layout.dp, wanted.mean.input - wanted.mean.computed / 2)
     capacity = budget * model.layout.dp / model.stage_s(whole) / wanted.mean.computed
     replicas = _replicas(wanted.rate, capacity * UTILISATION)
     while True:
-        ttft = own + _queue(wanted.rate / replicas / capacity) * own
+        ttft = own + _queue(wanted.rate / replicas / capacity) * own + after_s
         if ttft <= wanted.ttft_s:
             return SizedRole(replicas, 0, wanted.rate / replicas * own, ttft, 0.0, capacity * replicas)
         if replicas > wanted.rate / (capacity * 0.05) + 1:
