@@ -17,6 +17,7 @@ from dovetail.advice.instances import Ranking
 from dovetail.advice.memory import MemoryEstimate
 from dovetail.advice.migrate.engine import Migration
 from dovetail.advice.migrate.plan import PlanStep
+from dovetail.advice.serve.types import ServePlan
 from dovetail.cli.advise_report import JobAdviceList
 from dovetail.cli.agent.inspect_report import Inspection
 from dovetail.cli.change_prices import PricedWhatIf
@@ -118,6 +119,7 @@ KINDS: dict[str, AnswerKind] = {
     "ReplayDifference": AnswerKind(ReplayDifference, "replay --decision"),
     "ReplayReport": AnswerKind(ReplayReport, "replay"),
     "ReplayedDecision": AnswerKind(DecidedRun, "replay --decision"),
+    "ServePlan": AnswerKind(ServePlan, "serve plan"),
     "SnapshotReport": AnswerKind(SnapshotReport, "simulate", SEVERAL),
     "SpotAnswer": AnswerKind(Spot, "spot"),
     "Status": AnswerKind(StatusView, "status"),

@@ -71,7 +71,8 @@ ELSEWHERE = {
     "JobAdviceList": "test_advise.py", "QueueBudgets": "queues/test_budgets.py",
     "QueueReport": "simulate/test_simulate.py",
     "ReplayDifference": "../recording/test_decided.py", "ReplayReport": "replay/test_replay.py",
-    "ReplayedDecision": "../recording/test_decided.py", "SnapshotReport": "simulate/test_simulate.py",
+    "ReplayedDecision": "../recording/test_decided.py", "ServePlan": "serve/test_serve_plan.py",
+    "SnapshotReport": "simulate/test_simulate.py",
     "Topology": "test_topology.py", "UtilizationReport": "test_cost.py",
 }  # fmt: skip
 """The kinds of answers that other tests check, as they need more than a command."""

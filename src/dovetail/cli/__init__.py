@@ -60,6 +60,7 @@ _COMMANDS = {
     "report": "Show how the GPUs of a period were used, by team, user, model or another grouping.",
     "run": "Run a command on GPUs: as a Job, a JobSet or a PyTorchJob.",
     "scheduler": "Schedule the pods of a cluster that name this scheduler.",
+    "serve": "Plan how a model is served: engine, parallelism, replicas, latencies, cost, and the objects.",
     "share": "Show the guarantee, fair share, allocation and usage of each queue.",
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
     "snapshot": "Save what the scheduler reads of a cluster, for `simulate` and for commands with --file.",

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail serve`."""
+
+from __future__ import annotations
+
+import click
+
+from dovetail.cli import LazyGroup
+
+_COMMANDS = {
+    "plan": "Plan engines, parallelism, replicas and cost for a model and a rate of requests.",
+}
+
+
+@click.group(name="serve", cls=LazyGroup, prefix="dovetail.cli.serve.serve_", lazy=_COMMANDS)
+def command() -> None:
+    """Plan how a model is served."""
