@@ -28,7 +28,7 @@ def test_objects_are_accepted(plane: Plane) -> None:
     plane.kubectl("create", "priorityclass", HERE, "--value=1000")
     try:
         for line in LINES:
-            requests = "--rate 2 --input 2000 --output-tokens 300 --ttft-ms 3000"
+            requests = "--rate 2 --input-tokens 2000 --output-tokens 300 --ttft-ms 3000"
             arguments = f"serve plan {line} {requests} --priority-class {HERE} -o yaml".split()
             made = CliRunner().invoke(cli, arguments)
             assert made.exit_code == 0, made.output

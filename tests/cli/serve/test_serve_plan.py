@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from dovetail.cli import cli
 from tests.cli.answers import answer
 
-REQUESTS = ("--rate", "2", "--input", "2000", "--output-tokens", "300", "--ttft-ms", "3000", "--tpot-ms", "100")
+REQUESTS = ("--rate", "2", "--input-tokens", "2000", "--output-tokens", "300", "--ttft-ms", "3000", "--tpot-ms", "100")
 HOPPER = ("--gpus", "H100-SXM5=4x8")
 NODES = [
     {
@@ -158,29 +158,29 @@ def test_the_orchestrator_has_the_names_of_its_servers() -> None:
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("--rate 0 --input 1 --output-tokens 1", 2, "'0' is no rate: requests per second, above 0"),
-        ("--rate -1 --input 1 --output-tokens 1", 2, "'-1' is no rate"),
-        ("--rate nan --input 1 --output-tokens 1", 2, "'nan' is no rate"),
+        ("--rate 0 --input-tokens 1 --output-tokens 1", 2, "'0' is no rate: requests per second, above 0"),
+        ("--rate -1 --input-tokens 1 --output-tokens 1", 2, "'-1' is no rate"),
+        ("--rate nan --input-tokens 1 --output-tokens 1", 2, "'nan' is no rate"),
         ("--rate 1", 2, "name the lengths of requests"),
-        ("--rate 1 --input 5", 2, "name the lengths of requests"),
-        ("--rate 1 --input 0 --output-tokens 1", 2, "0 is not in the range"),
-        ("--rate 1 --input 1 --output-tokens 1 --engine sglang", 2, "'sglang' is not one of 'vllm'"),
-        ("--rate 1 --input 1 --output-tokens 1 --gpus H100", 2, "is not MODEL=NODESxGPUS, such as H100-SXM5=2x8"),
-        ("--rate 1 --input 1 --output-tokens 1 --gpus H100=1x8", 2, "'H100' is several; known are"),
-        ("--rate 1 --input 1 --output-tokens 1 --gpus X1=1x8", 2, "'X1' is not a GPU model with known speed"),
-        ("--rate 1 --input 1 --output-tokens 1 --gpus H100-SXM5=0x8", 2, "is not MODEL=NODESxGPUS"),
-        ("--rate 1 --input 1 --output-tokens 1 --tp 5", 2, "--tp 5 does not divide the 32 attention heads"),
-        ("--rate 1 --input 100 --output-tokens 1 --context 50", 2, "shorter than the longest request of 101 tokens"),
-        ("--rate 1 --input 9 --output-tokens 9 --kv-cache int8", 2, "'int8' is not one of 'bf16'"),
-        ("--rate 1 --input 9 --output-tokens 9 --team Ada!", 2, "'Ada!' is no name"),
-        ("--rate 1 --input 9 --output-tokens 9 --weights int4 --engine tensorrt-llm -o yaml", 1,
+        ("--rate 1 --input-tokens 5", 2, "name the lengths of requests"),
+        ("--rate 1 --input-tokens 0 --output-tokens 1", 2, "0 is not in the range"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --engine sglang", 2, "'sglang' is not one of 'vllm'"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --gpus H100", 2, "is not MODEL=NODESxGPUS, such as"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --gpus H100=1x8", 2, "'H100' is several; known are"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --gpus X1=1x8", 2, "'X1' is not a GPU model with known speed"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --gpus H100-SXM5=0x8", 2, "is not MODEL=NODESxGPUS"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --tp 5", 2, "--tp 5 does not divide the 32 attention heads"),
+        ("--rate 1 --input-tokens 100 --output-tokens 1 --context 50", 2, "shorter than the longest request of 101"),
+        ("--rate 1 --input-tokens 9 --output-tokens 9 --kv-cache int8", 2, "'int8' is not one of 'bf16'"),
+        ("--rate 1 --input-tokens 9 --output-tokens 9 --team Ada!", 2, "'Ada!' is no name"),
+        ("--rate 1 --input-tokens 9 --output-tokens 9 --weights int4 --engine tensorrt-llm -o yaml", 1,
          "meta-llama/Llama-3.1-8B is in bf16, and TensorRT-LLM needs a checkpoint in int4: name it by --checkpoint"),
         ("--rate 1 --lengths holes.csv", 1, "holes.csv:3: GeneratedTokens is missing"),
-        ("--rate 1 --lengths holes.csv --input 5", 2, "remove --input and --output-tokens"),
+        ("--rate 1 --lengths holes.csv --input-tokens 5", 2, "remove --input-tokens and --output-tokens"),
         ("--rate 1 --lengths none.csv", 1, "cannot read none.csv"),
-        ("--rate 1 --input 1 --output-tokens 1 --prices holes.csv", 1, "holes.csv:1"),
-        ("--rate 1 --input 1000 --output-tokens 1 --ttft-ms 1 -o yaml", 1, "no plan holds the wanted times"),
-        ("--rate 1 --input 900 --output-tokens 9 --engine tensorrt-llm --pp 2 --tp 8 --gpus H100-SXM5=2x8 -o yaml", 1,
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --prices holes.csv", 1, "holes.csv:1"),
+        ("--rate 1 --input-tokens 1000 --output-tokens 1 --ttft-ms 1 -o yaml", 1, "no plan holds the wanted times"),
+        ("--rate 1 --input-tokens 9 --output-tokens 9 --engine tensorrt-llm --pp 2 --tp 8 --gpus H100-SXM5=2x8 -o yaml", 1,
          "objects for TensorRT-LLM on several nodes are not written"),
     ],
 )  # fmt: skip

@@ -83,7 +83,7 @@ _with_default = partial(click.option, show_default=True)
 @click.command(name="plan")
 @click.argument("model")
 @click.option("--rate", type=_Rate(), required=True, help="Requests per second.")
-@click.option("--input", "prompt", type=_TOKENS, help="Prompt tokens of a request.")
+@click.option("--input-tokens", "prompt", type=_TOKENS, help="Prompt tokens of a request.")
 @click.option("--output-tokens", type=_TOKENS, help="Output tokens of a request.")
 @click.option("--lengths", metavar="FILE", help="A trace with the lengths of requests instead; - for standard input.")
 @_with_default("--ttft-ms", type=click.IntRange(1, 10**7), default=1000, help="Wanted time to the first token.")
@@ -172,10 +172,12 @@ def _lengths(options: dict[str, Any]) -> RequestLengths:
     prompt, output, file = options["prompt"], options["output_tokens"], options["lengths"]
     if file is None:
         if prompt is None or output is None:
-            raise click.UsageError("name the lengths of requests: --input and --output-tokens, or --lengths FILE")
+            raise click.UsageError(
+                "name the lengths of requests: --input-tokens and --output-tokens, or --lengths FILE"
+            )
         return fixed(prompt, output)
     if prompt is not None or output is not None:
-        raise click.UsageError("--lengths has the lengths of requests: remove --input and --output-tokens")
+        raise click.UsageError("--lengths has the lengths of requests: remove --input-tokens and --output-tokens")
     try:
         return read_lengths(text_of(file, "utf-8-sig", _MOST_TRACE_BYTES), file)
     except LengthsError as error:

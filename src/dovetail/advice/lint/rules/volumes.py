@@ -18,7 +18,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
-from dovetail.views.names import nearest
+from dovetail.kube.translate.problems import nearest
 
 _ZONE_LABELS = {
     ZONE: ZONE,
@@ -35,6 +35,7 @@ _ZONAL = {
     "kubernetes.io/azure-disk": "ZRS",
 }
 """Provisioners with single-zone volumes, and the text in a parameter that makes them multi-zone."""
+_SIMILARITY = 0.6
 
 
 def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -60,8 +61,9 @@ def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for mount in (*container.at("volumeMounts").each(), *container.at("volumeDevices").each()):
             name = mount.at("name")
             if name.text and name.text not in volumes:
-                near = nearest(name.text, volumes - {""}) or ": add it to volumes, or remove the mount"
-                yield RuleMatch(name, f"the pod has no volume {name.text}{near}")
+                near = nearest(name.text, sorted(volumes - {""}), _SIMILARITY)
+                meant = f"did you mean {near}?" if near else "add it to volumes, or remove the mount"
+                yield RuleMatch(name, f"the pod has no volume {name.text}: {meant}")
 
 
 def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
