@@ -7,7 +7,7 @@ Load: a tree of switches with nodes of 8 H100 and 8 NICs of 400 Gbit/s. Jobs of 
 two as much of the work as any other, come at random (Poisson) and have an hour of work in the mean (exponential), in
 which they communicate for `--communication` percent of the time where they are placed best. A level of the tree leaves
 `--percent` of a node's bandwidth to traffic between its parts, the narrowest level first. The expected all-reduce of
-`dovetail.core.placing.collective` says how much longer a step takes elsewhere (`dovetail.sim.network`).
+`dovetail.core.placing.collective` states how much longer a step takes elsewhere (`dovetail.sim.network`).
 
 All contestants start the same jobs in the same way: the oldest first, and others before it where that does not delay
 it, by the limits of jobs (EASY backfill). Only the choice of nodes differs:
@@ -21,7 +21,7 @@ it, by the limits of jobs (EASY backfill). Only the choice of nodes differs:
 
 `bandwidth` is that of a job's all-reduce in parts of the best place of the empty cluster. `hops` are the borders that a
 ring through the ranks crosses, in parts of the fewest for these nodes. The first fifth of the jobs fills the cluster
-and does not count. Large jobs are few, and each changes what follows: one stream says little, so several are put
+and does not count. Large jobs are few, and each changes what follows: one stream shows little, so several are put
 together.
 
 Oracle: on trees of 8 nodes, for streams of a few jobs, all placements of all jobs are tried, with the whole stream
@@ -337,7 +337,7 @@ def _best(tree: Tree, ended: Sequence[Ended], bandwidth: Callable[[Sequence[int]
         }
         free = [[node for node in leaf if node not in busy] for leaf in leaves]
         found = 0.0
-        # Free nodes of one leaf are alike, so only their number counts.
+        # Free nodes of one leaf are equal, so only their number counts.
         for counts in product(*[range(len(leaf) + 1) for leaf in free]):
             if sum(counts) == one.job.nodes:
                 nodes = tuple(node for leaf, count in zip(free, counts, strict=True) for node in leaf[:count])

@@ -27,12 +27,11 @@ from msgspec import Struct, field
 from dovetail.core.bargaining.types import GpuLease, LeaseRequest, Offer
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Refusal
-from dovetail.sim.workload import SimJob, Workload, gpu_milli
+from dovetail.sim.workload import PERMILLE, SimJob, Workload, gpu_milli
 
 if TYPE_CHECKING:
     from dovetail.sim.network import Network
 
-PERMILLE = 1000
 _END, _GONE, _DOWN, _UP, _ARRIVAL, _WAKE = range(6)
 
 

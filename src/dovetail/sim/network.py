@@ -20,7 +20,7 @@ from dovetail.core.devices.choose import choices
 from dovetail.core.model import WHOLE_GPU_MILLI, Node
 from dovetail.core.placing.collective import of_gpus
 from dovetail.core.placing.scores import Tightest
-from dovetail.sim.clock import PERMILLE
+from dovetail.sim.workload import PERMILLE
 
 _Place = tuple[tuple[int, int], ...]
 """Slots with their numbers of GPUs."""

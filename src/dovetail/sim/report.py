@@ -22,10 +22,10 @@ from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.queues.types import GPU_HOUR
 from dovetail.core.reasons import When
 from dovetail.sim.arrivals import unallocated_percent
-from dovetail.sim.clock import PERMILLE, Fate, Moment, RequestFate, Result
+from dovetail.sim.clock import Fate, Moment, RequestFate, Result
 from dovetail.sim.fairness import due, jain_over_time
 from dovetail.sim.traces.openb import unknown_models
-from dovetail.sim.workload import Workload, gpu_milli
+from dovetail.sim.workload import PERMILLE, Workload, gpu_milli
 
 _READ_OUT_PERCENT = 100
 """As in the paper, the value at 100 % of arrived demand is reported besides the last value."""

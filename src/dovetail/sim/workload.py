@@ -17,6 +17,8 @@ from dovetail.core.events import Event, NodeChanged, PodChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Gang, Node, Pod, Request
 from dovetail.core.queues.types import Queue
 
+PERMILLE = 1000
+
 
 class SimJob(Struct, frozen=True):
     """A job that arrives at `at_ms`, which is also the `created_ms` of its pods. `gang` is None for a single pod.

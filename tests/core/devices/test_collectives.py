@@ -72,5 +72,5 @@ def test_nothing_is_expected_where_a_link_that_counts_is_not_known() -> None:
     assert 45_000 < lone.mbps <= 48_000
 
 
-def test_it_is_said_in_words() -> None:
+def test_its_text() -> None:
     assert str(all_reduce(replace(NODE, nvls_milli=0))) == "all-reduce at 366.7 GB/s at most (ring)"

@@ -26,7 +26,7 @@ from dovetail.sim.plain import BackfillRule, Plain
 from dovetail.sim.traces.errors import TraceError
 
 if TYPE_CHECKING:
-    from dovetail.cli.simulate.tasks import Task, Wiring
+    from dovetail.cli.simulate.tasks import Communication, Task
     from dovetail.sim.engine import Observer
     from dovetail.sim.report import SimulationRun
 
@@ -311,7 +311,7 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
             failure_ms=failure_ms,
             repair_ms=repair_ms,
             seed=options["seed"],
-            wiring=_wiring(options),
+            communication=_communication(options),
         )
         return of_jobs(options["jobs"], options["nodes"], options["vc"], habits)
     churn = None
@@ -321,12 +321,12 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
     return of_pods(options["nodes"], options["pods"], options["seed"], until, options["timed"], churn)
 
 
-def _wiring(options: dict[str, Any]) -> Wiring | None:
-    from dovetail.cli.simulate.tasks import Wiring
+def _communication(options: dict[str, Any]) -> Communication | None:
+    from dovetail.cli.simulate.tasks import Communication
 
     if options["communication"] is None:
         return None
-    return Wiring(
+    return Communication(
         options["communication"],
         options["gpu_product"] or GPU_PRODUCT,
         options["nic"] or NIC_GBIT,

@@ -70,7 +70,7 @@ class Churn(Struct, frozen=True):
     for_ms: int
 
 
-class Wiring(Struct, frozen=True):
+class Communication(Struct, frozen=True):
     """How GPUs communicate: the part of a step for jobs that state none, the product of all GPUs, the line rate of the
     NIC beside each, the label keys of the fabric, the widest first, and what its levels leave of the bandwidth of a
     node, in percent, from the narrowest on; the last of these counts for wider ones, too."""
@@ -85,7 +85,7 @@ class Wiring(Struct, frozen=True):
 class Habits(Struct, frozen=True):
     """What a job list lacks: the checkpoint interval of jobs and the time to resume from one, the field that is the
     queue of a job ("": one queue for all), weights and half-life of queues, whether queues order jobs by attained
-    service, and the mean time between failures of a node (0: none) and to repair. `wiring`: jobs communicate
+    service, and the mean time between failures of a node (0: none) and to repair. `communication`: jobs communicate
     over this network."""
 
     checkpoint_ms: int
@@ -97,7 +97,7 @@ class Habits(Struct, frozen=True):
     failure_ms: int
     repair_ms: int
     seed: int
-    wiring: Wiring | None = None
+    communication: Communication | None = None
 
 
 def of_pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: bool, churn: Churn | None) -> Task:
@@ -122,8 +122,8 @@ def of_pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: b
 def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task:
     """A job list. Raises TraceError."""
     cluster, network = _cluster(nodes), None
-    if habits.wiring is not None:
-        cluster, network = _networked(cluster, habits.wiring, nodes)
+    if habits.communication is not None:
+        cluster, network = _networked(cluster, habits.communication, nodes)
     most = max((dict(node.allocatable).get(GPU, 0) for node in cluster), default=0)
     if not most:
         raise TraceError("has no node with a GPU, and every job requests one", nodes)
@@ -161,17 +161,17 @@ def _cluster(nodes: str) -> tuple[Node, ...]:
     return clusters.uniform_nodes(*clusters.parse_uniform(nodes))
 
 
-def _networked(nodes: tuple[Node, ...], wiring: Wiring, source: str) -> tuple[tuple[Node, ...], Network]:
+def _networked(nodes: tuple[Node, ...], ways: Communication, source: str) -> tuple[tuple[Node, ...], Network]:
     """The nodes with their wiring, and the network above them. Raises TraceError."""
     try:
-        nodes = wired(nodes, wiring.product, wiring.nic_gbit)
+        nodes = wired(nodes, ways.product, ways.nic_gbit)
     except LayoutError as error:
         raise TraceError(str(error), source) from error
     labels = {key for node in nodes for key, _ in node.labels}
-    here = [key for key in reversed(wiring.levels) if key in labels]
-    left = wiring.level_percent
+    here = [key for key in reversed(ways.levels) if key in labels]
+    left = ways.level_percent
     percent = {key: left[min(i, len(left) - 1)] for i, key in enumerate((*here, ""))}
-    return nodes, Network(nodes, wiring.levels, percent)
+    return nodes, Network(nodes, ways.levels, percent)
 
 
 def _with_habits(job: SimJob, habits: Habits) -> SimJob:
@@ -179,9 +179,9 @@ def _with_habits(job: SimJob, habits: Habits) -> SimJob:
     interval_ms = work.checkpoint_interval_ms or habits.checkpoint_ms
     startup_ms = work.startup_ms or habits.startup_ms
     work = replace(work, checkpoint_interval_ms=interval_ms, startup_ms=startup_ms)
-    percent = job.communication_percent or (habits.wiring.communication_percent if habits.wiring is not None else 0)
+    usual = habits.communication.communication_percent if habits.communication is not None else 0
     pods = tuple(replace(pod, work=work) for pod in job.pods)
-    return replace(job, pods=pods, communication_percent=percent)
+    return replace(job, pods=pods, communication_percent=job.communication_percent or usual)
 
 
 def _stem(path: str) -> str:

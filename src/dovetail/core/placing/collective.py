@@ -6,9 +6,9 @@ Rules
   NVLink joins the nodes.
 - A node sends through the NICs that are nearest to the job's GPUs there. Where a layout or the rate of one of these
   NICs is not known, nothing is expected of a job that needs them.
-- The network above the nodes is as fast as they are, unless `percent` says for a level what of it is left to traffic
-  between the parts of one of its domains; "" is the key for jobs that no domain holds. Other jobs do not count, so this
-  is the most that a job can expect.
+- The network above the nodes is as fast as they are, unless `percent` declares for a level what of it is left to
+  traffic between the parts of one of its domains; "" is the key for jobs that no domain holds. Other jobs do not count,
+  so this is the most that a job can expect.
 - Nodes follow each other as in a walk through the fabric, in which ranks are assigned (`ranks`).
 """
 
