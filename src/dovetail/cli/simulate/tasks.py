@@ -166,7 +166,7 @@ def _networked(nodes: tuple[Node, ...], ways: Communication, source: str) -> tup
     try:
         nodes = wired(nodes, ways.product, ways.nic_gbit)
     except LayoutError as error:
-        raise TraceError(str(error), source) from error
+        raise TraceError(f"--gpu-product: {error.message}", source) from error
     labels = {key for node in nodes for key, _ in node.labels}
     here = [key for key in reversed(ways.levels) if key in labels]
     left = ways.level_percent
@@ -179,9 +179,10 @@ def _with_habits(job: SimJob, habits: Habits) -> SimJob:
     interval_ms = work.checkpoint_interval_ms or habits.checkpoint_ms
     startup_ms = work.startup_ms or habits.startup_ms
     work = replace(work, checkpoint_interval_ms=interval_ms, startup_ms=startup_ms)
-    usual = habits.communication.communication_percent if habits.communication is not None else 0
+    ways = habits.communication
+    percent = (job.communication_percent or ways.communication_percent) if ways is not None else 0
     pods = tuple(replace(pod, work=work) for pod in job.pods)
-    return replace(job, pods=pods, communication_percent=job.communication_percent or usual)
+    return replace(job, pods=pods, communication_percent=percent)
 
 
 def _stem(path: str) -> str:
