@@ -209,8 +209,28 @@ class GangSearch:
         def narrowness(sub: Group) -> int:
             return max((levels.index(key) if key in levels else len(levels) for key in sub.required), default=-1)
 
+        if self._too_many(group, scope):
+            return
         order = sorted(group.groups, key=lambda sub: (-narrowness(sub), -sub.total_missing()))
         yield from self._from_sibling(order, 0, group.groups_needed, scope, group)
+
+    def _too_many(self, group: Group, scope: Scope | None) -> bool:
+        """Whether equal sub-gangs that each stay in one domain are more than all domains hold, by count. A search would
+        try all of their arrangements before it found that."""
+        kinds: dict[tuple[str, int, int], tuple[Shape, int]] = {}
+        for sub in group.groups:
+            if sub.required and sub.missing and not sub.groups and not sub.held:
+                wanted = self._counted(sub)
+                if len(wanted) == 1:
+                    shape = wanted[0][0]
+                    kind = sub.required[0], shape.id, sub.missing
+                    kinds[kind] = shape, kinds[kind][1] + 1 if kind in kinds else 1
+        spare = len(group.groups) - group.groups_needed
+        for (key, _, missing), (shape, count) in kinds.items():
+            _, total = self.potential(key, scope, [(shape, count * missing)])
+            if int((total // missing).sum()) < count - spare:
+                return True
+        return False
 
     def _from_sibling(
         self, order: list[Group], done: int, needed: int, scope: Scope | None, parent: Group
