@@ -86,8 +86,8 @@ class GangSearch:
         self.rows = rows
         self._left = limit
         self._kinds: dict[int, list[tuple[str, Shape, int, int]]] = {}
-        """By the id() of a group of this search, its sub-gangs that each stay in one domain: the key of that, the shape of their pods,
-        the fewest pods of each, and how many such sub-gangs there are."""
+        """By the id() of a group of this search, its sub-gangs that each stay in one domain: the key of that, the shape
+        of their pods, the fewest pods of each, and how many such sub-gangs there are."""
 
     def place(self, root: Group, scope: Scope | None = None) -> bool:
         """Place the gang inside the scope (None: anywhere). Returns False where it does not fit; the caller must then
