@@ -6,11 +6,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
+from dovetail.cli.console import Console
 from dovetail.cli.output import printable
+from dovetail.cli.why_report import show
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.kube.translate.durations import duration_ms
+from dovetail.views.why_types import GangView, Why
 from tests.bound import bound
 from tests.cli.listed_jobs import AT, EVIL, Document, cluster
 
@@ -46,3 +51,15 @@ def test_holders_are_named_without_control_characters(tmp_path: Path) -> None:
     text = printed(tmp_path, "ml/next", "--at", AT)
     assert "\x1b" not in text and f"\n{printable(f'ml/{EVIL}')} " in text
     assert printed(tmp_path, f"ml/{EVIL}", "--at", AT).startswith(f"{printable(f'ml/{EVIL}')} is on node g5")
+
+
+def test_a_gang_has_its_expected_all_reduce(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = AllReduce("ring", 5_000_000, 383_100, "dovetail.dev/rack")
+    gang = GangView("g", 2, 2, 2, (), ())
+    show(Why("ml/w0", "Bound", node="a", gang=gang, all_reduce=expected), Console(), 0)
+    assert (
+        "Expected: all-reduce at 383.1 GB/s at most (ring), inside one dovetail.dev/rack.\n" in capsys.readouterr().out
+    )
+    # The links between the GPUs of a pod on its own are in its first line.
+    show(Why("ml/w0", "Bound", node="a", all_reduce=expected), Console(), 0)
+    assert "Expected" not in capsys.readouterr().out

@@ -373,3 +373,19 @@ async def test_where_the_kubelets_answer_is_not_known_the_event_reports_it(bench
         "Successfully assigned d/p to a with GPU 0; it is not known whether its kubelet lets it in: "
         "the Topology Manager's policy is not known"
     ]
+
+
+async def test_the_events_of_a_gang_have_its_expected_all_reduce(bench: Bench) -> None:
+    for name in ("a", "b"):
+        bench.node(name, product="NVIDIA-H100-80GB-HBM3", count="8", machine="DGXH100")
+    bench.group("g", 2)
+    async with bench.running():
+        for number in range(2):
+            bench.pod(f"p{number}", 8, group="g")
+        await until(lambda: len(bench.notes("Scheduled")) == 2)
+        for name, node in bench.bindings().items():
+            bench.pod(name, 8, node=node, group="g", kind="modified")
+        await until(lambda: any(status == "True" for status, _ in bench.group_conditions()))
+    expected = "all-reduce at 486.2 GB/s at most (nvls-tree)"
+    assert all(note.endswith(f"; the gang: {expected}") for note in bench.notes("Scheduled"))
+    assert bench.group_conditions()[-1][1] == f"2 pods were bound; {expected}"

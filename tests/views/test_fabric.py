@@ -14,6 +14,18 @@ from dovetail.views.fabric import node_names, read_fabric
 
 SAMPLES = {
     "ibnetdiscover": network(1).text(),
+    "ufm": json.dumps(
+        [
+            {
+                "source_guid": "9",
+                "source_port": "1",
+                "source_port_node_description": "n1 mlx5_0",
+                "destination_guid": "a",
+                "destination_port": "2",
+                "destination_port_node_description": "leaf:1/1/1",
+            }
+        ]
+    ),
     "topology.yaml": "---\n- topology: t\n  tree:\n    switches:\n      - switch: s\n        nodes: n[1-2]\n",
     "topology.conf": "# made by hand\nswitchname=s nodes=n[1-2]\n",
     "aws": '{\n  "Instances": [{"InstanceId": "i-1", "NetworkNodes": ["nn-1"]}]}',

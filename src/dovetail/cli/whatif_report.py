@@ -128,7 +128,8 @@ def places_of(one: WhatifOutcome) -> str:
         rate = f" at {place.mbps / 1000:.0f} of {place.ideal_mbps / 1000:.0f} GB/s" if place.mbps else ""
         shown.append(f"{place.node}{which}{rate}")
     more = len(one.places) - _NODES_SHOWN
-    return "; ".join(shown) + (f" and {more} more" if more > 0 else "")
+    expected = f"; {one.all_reduce}" if one.all_reduce is not None and len(one.places) > 1 else ""
+    return "; ".join(shown) + (f" and {more} more" if more > 0 else "") + expected
 
 
 def _victims(victims: tuple[ForecastVictim, ...], title: str, now_ms: int, console: Console) -> None:

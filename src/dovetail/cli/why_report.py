@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.markup import escape
 from dovetail.cli.output import count, foreign, span, start
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.queues.amounts import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
 from dovetail.views.amounts import listed, shown
@@ -46,6 +47,8 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
             if keys
         )
         console.print(f"Gang {gang.id}: needs {needs}, {gang.exist} exist, {gang.bound} are bound{levels}.")
+    if answer.all_reduce is not None and answer.gang is not None:
+        console.print(f"Expected: {expected_all_reduce(answer.all_reduce)}.")
     if answer.ahead:
         are = "is" if answer.ahead == 1 else "are"
         console.print(f"{count(answer.ahead, 'workload')} {are} before it in queue order.")
@@ -162,6 +165,11 @@ def _without_models(own: QueueShare) -> Amounts:
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_NODES_SHOWN]) + (" ..." if len(names) > _NODES_SHOWN else "")
+
+
+def expected_all_reduce(expected: AllReduce) -> str:
+    """`all-reduce at 370.8 GB/s at most (ring), inside one dovetail.dev/rack`."""
+    return f"{expected}, inside one {expected.level}" if expected.level else str(expected)
 
 
 def parts(answer: Why) -> str:

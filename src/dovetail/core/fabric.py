@@ -26,3 +26,9 @@ DEFAULT_FABRIC = (
 )
 """Node label keys from the widest to the narrowest: those of Kubernetes, of AWS and Google Cloud, of topograph, of
 Dovetail, and NVIDIA's. Keys that no node carries cost nothing."""
+NVLINK_LEVELS = (
+    "network.topology.nvidia.com/accelerator",
+    "accelerator.topograph.run/domain",
+    "nvidia.com/gpu.clique",
+)
+"""Those of them in whose domains NVLink joins the nodes."""

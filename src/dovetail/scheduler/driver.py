@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import cycle
@@ -38,6 +39,7 @@ from dovetail.core.decisions import (
     RevokeLease,
     Unnominate,
 )
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.devices.layout import Layout
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.events import (
@@ -53,6 +55,7 @@ from dovetail.core.events import (
     PodRemoved,
 )
 from dovetail.core.model import Pod
+from dovetail.core.placing.collective import of_placements
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
@@ -80,6 +83,14 @@ _GROUP_CONDITIONS = {
 """The upstream condition types. The objects of the other dialects belong to their own controllers."""
 _CONDITION = "condition/"
 """The reporter's key for the condition of a pod begins so; the pod's uid follows."""
+
+
+class _GangStart(Struct, frozen=True):
+    """The step that decided the start of a gang, the fabric level that holds it, and its expected all-reduce."""
+
+    step: int
+    level: str
+    all_reduce: AllReduce | None
 
 
 class Driver:
@@ -116,8 +127,8 @@ class Driver:
         self.leases = LeaseWriter(client, clock, mirror, state=lambda: self.state, may_write=leads, spawn=self._spawn)
         self._tasks: asyncio.TaskGroup
         self._ended = False
-        self._starting: dict[str, str] = {}
-        """Gangs with decided binds that have not started yet, with the fabric level that holds each."""
+        self._starting: dict[str, _GangStart] = {}
+        """Gangs with decided binds that have not started yet."""
         self._has_led = False
 
     @property
@@ -207,7 +218,7 @@ class Driver:
             case Bind():
                 self._bind(decision)
                 if decision.gang and not self.state.workloads.has_started(decision.gang):
-                    self._starting[decision.gang] = decision.level
+                    self._starting[decision.gang] = self._gang_start(decision)
             case Hold():
                 self._report_hold(decision)
             case Release():
@@ -268,6 +279,14 @@ class Driver:
             return f"the lease {pod.lease} with the fence {pod.fence} is over"
         return ""
 
+    def _gang_start(self, bind: Bind) -> _GangStart:
+        known = self._starting.get(bind.gang)
+        if known is not None and known.step == bind.step:
+            return known
+        members, placements = self.state.workloads.members(bind.gang), self.state.cluster.placements
+        placed = [placements[pod.uid] for pod in members if pod.uid in placements]
+        return _GangStart(bind.step, bind.level, of_placements(self.state.cluster, placed))
+
     def _layout(self, node: str) -> Layout | None:
         nodes = self.state.cluster.nodes
         slot = nodes.slots.get(node)
@@ -289,6 +308,9 @@ class Driver:
             layout = self._layout(bind.node)
             assumed = ", as the product is usually wired" if layout is not None and layout.assumed else ""
             placed += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{assumed}"
+        start = self._starting.get(bind.gang)
+        if start is not None and start.all_reduce is not None:
+            placed += f"; the gang: {start.all_reduce}"
         if bind.unsure:
             placed += f"; it is not known whether its kubelet lets it in: {bind.unsure}"
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
@@ -341,11 +363,12 @@ class Driver:
         workload = workload_index.workload_of(pod)
         if workload not in self._starting or not workload_index.has_started(workload):
             return
-        level = self._starting.pop(workload)
-        where = f" inside one {level}" if level else ""
+        start = self._starting.pop(workload)
+        where = f" inside one {start.level}" if start.level else ""
+        expected = f"; {start.all_reduce}" if start.all_reduce is not None else ""
         count = sum(1 for member in workload_index.members(workload) if member.node)
         for gang_id in workload_index.tree(workload):
-            self._group(gang_id, True, "Scheduled", f"{count} pods were bound{where}")
+            self._group(gang_id, True, "Scheduled", f"{count} pods were bound{where}{expected}")
 
     def _report_hold(self, hold: Hold) -> None:
         refusal = hold.refusal

@@ -5,7 +5,8 @@ Rules
 - The clock jumps from one event to the next. Events at the same time are handled in this order: ends of jobs, pods
   removed after their grace period, node failures, node recoveries, arrivals in the order of the trace. Then the
   scheduler decides.
-- A job has `duration_ms` of work. It makes progress while all of its pods run. A restart first takes `startup_ms`.
+- A job has `duration_ms` of work. It makes progress while all of its pods run, at the pace of its place in the network
+  (`network`), if there is one. A restart first takes `startup_ms`.
 - A job that is stopped keeps its progress up to its last checkpoint, one per `checkpoint_interval_ms` of a run (0: it
   restarts from scratch). A job that is suspended keeps all of its progress.
 - A job is stopped as a whole and is pending again from then on. An evicted job makes no more progress and holds its
@@ -19,13 +20,17 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from dovetail.core.bargaining.types import GpuLease, LeaseRequest, Offer
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Refusal
-from dovetail.sim.workload import SimJob, Workload, gpu_milli
+from dovetail.sim.workload import PERMILLE, SimJob, Workload, gpu_milli
+
+if TYPE_CHECKING:
+    from dovetail.sim.network import Network
 
 _END, _GONE, _DOWN, _UP, _ARRIVAL, _WAKE = range(6)
 
@@ -37,7 +42,9 @@ class Fate(Struct):
     `waiting` the number of its pods that are not placed. `started_ms` is its first start, `runs` the number of its
     starts, and `since_ms` the time at which it last began to run or to wait. `saved_ms` is progress that is safe.
     `waited_ms`, `ran_ms` and `lost_ms` (lost progress) are totals up to `since_ms`. `leaving` is true during the grace
-    period of an eviction. `refusal` is the reason for which it was dropped, or the latest reason for which it waits."""
+    period of an eviction. `refusal` is the reason for which it was dropped, or the latest reason for which it waits.
+    `nodes` has the milli-GPU that it holds of each node, and `pace` how long its work takes there, in thousandths of
+    what it takes in the best place."""
 
     number: int
     job: SimJob
@@ -56,7 +63,8 @@ class Fate(Struct):
     waited_ms: int = 0
     ran_ms: int = 0
     lost_ms: int = 0
-    nodes: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    pace: int = PERMILLE
     held_milli: int = 0
 
     @property
@@ -67,11 +75,19 @@ class Fate(Struct):
     def worked_ms(self, now_ms: int) -> int:
         """Progress at `now_ms`, saved or not."""
         fresh = max(0, now_ms - self.since_ms - self.startup_ms) if self.running else 0
-        return self.saved_ms + fresh
+        return self.saved_ms + self.work_ms(fresh)
 
     def remaining_ms(self, now_ms: int) -> int:
         """Work that is left at `now_ms`. Only for jobs that have a duration."""
         return (self.job.duration_ms or 0) - self.worked_ms(now_ms)
+
+    def left_ms(self, now_ms: int) -> int:
+        """The time that this work takes where the job is. Only for jobs that have a duration."""
+        return -(-self.remaining_ms(now_ms) * self.pace // PERMILLE)
+
+    def work_ms(self, span_ms: int) -> int:
+        """The work done in so much time."""
+        return span_ms * PERMILLE // self.pace
 
     def served_ms(self, now_ms: int) -> int:
         """Total time that the job has run up to `now_ms`, lost progress included."""
@@ -128,8 +144,9 @@ class VirtualClock(ABC):
 
     suspends = False
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, network: Network | None = None) -> None:
         self.workload = workload
+        self.network = network
         self.now_ms = 0
         self.gpus = {name: dict(node.allocatable).get(GPU, 0) for name, node in workload.nodes().items()}
         self.up_milli = sum(self.gpus.values()) * WHOLE_GPU_MILLI
@@ -181,7 +198,7 @@ class VirtualClock(ABC):
     def hold(self, fate: Fate, uid: str, milli: int, node: str) -> None:
         """Place the pod with this uid of the trace on the node. The job runs once its last pod is placed."""
         self.result.placed[uid] = node
-        fate.nodes[node] = None
+        fate.nodes[node] = fate.nodes.get(node, 0) + milli
         fate.held_milli += milli
         fate.waiting -= 1
         self._held_milli[fate.queue] += milli
@@ -193,8 +210,10 @@ class VirtualClock(ABC):
         fate.waited_ms += self.now_ms - fate.since_ms
         fate.since_ms, fate.running = self.now_ms, True
         fate.runs += 1
+        if self.network is not None:
+            fate.pace = self.network.pace(fate.nodes, len(fate.job.pods), fate.job.communication_percent)
         if fate.job.duration_ms is not None:
-            end_ms = self.now_ms + fate.startup_ms + fate.remaining_ms(self.now_ms)
+            end_ms = self.now_ms + fate.startup_ms + fate.left_ms(self.now_ms)
             heapq.heappush(self._agenda, (end_ms, _END, fate.number, fate.runs))
 
     def evict(self, fate: Fate, grace_ms: int) -> None:
@@ -281,7 +300,7 @@ class VirtualClock(ABC):
             return
         elapsed, fresh = self.now_ms - fate.since_ms, fate.worked_ms(self.now_ms) - fate.saved_ms
         interval = fate.job.pods[0].work.checkpoint_interval_ms
-        saved = elapsed // interval * interval - fate.startup_ms if interval else 0
+        saved = fate.work_ms(max(0, elapsed // interval * interval - fate.startup_ms)) if interval else 0
         kept = fresh if keeps else max(0, min(fresh, saved))
         fate.saved_ms += kept
         fate.lost_ms += fresh - kept

@@ -31,6 +31,7 @@ from dovetail.core.events import (
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.sim.clock import Fate, VirtualClock
+from dovetail.sim.network import Network
 from dovetail.sim.workload import Workload, gpu_milli
 
 PodEnd = Literal["Completed", "Failed", "Preempted", "Deleted"]
@@ -47,9 +48,15 @@ class Simulation(VirtualClock):
         return self.now_ms + 1
 
     def __init__(
-        self, workload: Workload, policy: Policy, *, patient: bool = True, observer: Observer | None = None
+        self,
+        workload: Workload,
+        policy: Policy,
+        *,
+        patient: bool = True,
+        observer: Observer | None = None,
+        network: Network | None = None,
     ) -> None:
-        super().__init__(workload)
+        super().__init__(workload, network)
         self._observer = observer
         self._touched: dict[str, None] = {}
         self._ends: dict[str, PodEnd] = {}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from heapq import merge
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -27,6 +27,9 @@ from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.sim.clock import Fate, VirtualClock
 from dovetail.sim.workload import Workload, gpu_milli
+
+if TYPE_CHECKING:
+    from dovetail.sim.network import Network
 
 Key = Any
 """A sort key: the smallest comes first."""
@@ -67,8 +70,9 @@ class Plain(VirtualClock):
         backfill: BackfillRule | None = None,
         half_life_ms: int = DEFAULT_HALF_LIFE_MS,
         seed: int = 0,
+        network: Network | None = None,
     ) -> None:
-        super().__init__(workload)
+        super().__init__(workload, network)
         self.order, self.backfill, self.seed = order, backfill or order.backfill, seed
         if order.preempts and self.backfill is BackfillRule.EASY:
             raise ValueError("easy backfill needs an order without preemption: this order preempts")
@@ -188,7 +192,7 @@ class Plain(VirtualClock):
             return (fate.since_ms if fate.running else self.now_ms) + limit_ms
         if fate.job.duration_ms is None:
             return _NEVER_MS
-        return self.now_ms + fate.remaining_ms(self.now_ms)
+        return self.now_ms + fate.left_ms(self.now_ms)
 
     def _start(
         self,

@@ -25,7 +25,7 @@ from dovetail.sim.arrivals import unallocated_percent
 from dovetail.sim.clock import Fate, Moment, RequestFate, Result
 from dovetail.sim.fairness import due, jain_over_time
 from dovetail.sim.traces.openb import unknown_models
-from dovetail.sim.workload import Workload, gpu_milli
+from dovetail.sim.workload import PERMILLE, Workload, gpu_milli
 
 _READ_OUT_PERCENT = 100
 """As in the paper, the value at 100 % of arrived demand is reported besides the last value."""
@@ -83,7 +83,8 @@ class QueueReport(SimulationReport, frozen=True, kw_only=True):
     """`makespan_s` is the time from the first arrival to the last event. `allocated_gpu_percent` is the mean over that
     time, in % of the GPUs of nodes that were up. `evictions` counts evictions of jobs, `failures` stops of jobs by node
     failures; `lost_gpu_hours` is the progress lost to both. `jain_index` is the mean index of the windows (`fairness`);
-    None without such a window."""
+    None without such a window. `step_percent` is how long a step of the jobs that communicate took, in percent
+    of one in the best place, weighted by their work; None where none did."""
 
     jobs: int
     started_jobs: int
@@ -96,6 +97,7 @@ class QueueReport(SimulationReport, frozen=True, kw_only=True):
     failures: int
     lost_gpu_hours: float
     jain_index: float | None
+    step_percent: float | None
     queues: list[OfQueue]
 
 
@@ -189,8 +191,16 @@ def of_queue(run: SimulationRun) -> QueueReport:
         failures=result.failed,
         lost_gpu_hours=round(sum(fate.lost_ms * fate.milli for fate in result.fates) / GPU_HOUR, 3),
         jain_index=_rounded(sum(indices) / len(indices)) if indices else None,
+        step_percent=_step_percent(result.fates),
         queues=_queues(result, spans),
     )
+
+
+def _step_percent(fates: list[Fate]) -> float | None:
+    ended = [fate for fate in fates if fate.job.communication_percent and fate.ended_ms is not None]
+    work = sum((fate.job.duration_ms or 0) * fate.milli for fate in ended)
+    took = sum((fate.job.duration_ms or 0) * fate.milli * fate.pace for fate in ended)
+    return _rounded(100 * took / (work * PERMILLE)) if work else None
 
 
 def _queues(result: Result, spans: list[tuple[Moment, int]]) -> list[OfQueue]:

@@ -17,15 +17,19 @@ from dovetail.core.events import Event, NodeChanged, PodChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Gang, Node, Pod, Request
 from dovetail.core.queues.types import Queue
 
+PERMILLE = 1000
+
 
 class SimJob(Struct, frozen=True):
     """A job that arrives at `at_ms`, which is also the `created_ms` of its pods. `gang` is None for a single pod.
-    `duration_ms` is its run time; None: it runs until the end of the simulation."""
+    `duration_ms` is its run time; None: it runs until the end of the simulation. `communication_percent` is the part of
+    a step that its GPUs take to communicate, where it is placed best."""
 
     at_ms: int
     pods: tuple[Pod, ...]
     gang: Gang | None = None
     duration_ms: int | None = None
+    communication_percent: int = 0
 
 
 class Outage(Struct, frozen=True):

@@ -4,11 +4,7 @@
 Rules
 - A section describes one switch, channel adapter (`Ca`) or router, and then its linked ports. Comments carry names: the
   node description of the switch, and of the adapter at the other end.
-- The node description of an adapter is `HOST DEVICE` (`gpu-1 mlx5_0`, `gpu-1 HCA-1`) or `HOST`: the host is the node,
-  in lower case. Aggregation nodes of switches (SHARP) are no hosts. An adapter with another description, or with the
-  name of another adapter, belongs to no known host.
-- A switch has the name of its description (of `MF0;leaf-1:MQM9700/U1` what is between `;` and `:`), or where several
-  have one name, `S-` and its GUID.
+- Names are those of `infiniband`.
 - A host at a spine, such as a fabric manager, makes a leaf of it: the names of nodes keep it out.
 - The speed of most links of a kind (switch to switch, switch to host) is the one expected of all.
 """
@@ -22,10 +18,17 @@ from collections.abc import Container, Iterator, Mapping
 from msgspec import Struct, field
 
 from dovetail.topology.fabric import FabricError, FabricFinding, FabricReading
-from dovetail.topology.switch_tiers import hosts_with_few_links, reading_of
+from dovetail.topology.infiniband import (
+    MOST_SHOWN,
+    SHARP,
+    cabling,
+    crowded,
+    hosts_of,
+    placed,
+    switch_names,
+    weak,
+)
 
-MOST_LEAVES = 64
-"""Of one host. More, and several hosts share a name."""
 _MOST_PORT = 254
 """Of a switch, by the InfiniBand architecture."""
 _SECTION = re.compile(r'(Switch|Ca|Rt)\s+\d{1,3}\s+"([SHR]-[0-9a-f]{1,16})"\s+#\s+"(.*)"')
@@ -36,10 +39,6 @@ _LINK = re.compile(
 _OTHER = re.compile(
     r"#|vendid=|devid=|sysimgguid=|switchguid=|caguid=|rtguid=|Chassis|Non-Chassis|Hostname:|ibwarn:|DR path|\s*$"
 )
-_HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,252})(?: +(\S*\d\S*))?")
-_SHARP = "Aggregation Node"
-_SYSTEM_NAME = re.compile(r"MF0;([^:;]+):")
-_MOST_SHOWN = 3
 
 
 class _Link(Struct, frozen=True):
@@ -62,29 +61,18 @@ class _Network(Struct):
 def read(text: str, nodes: Container[str] | None = None) -> FabricReading:
     """`nodes` are the hosts that count, in lower case; without it all do. Raises FabricError."""
     network = _parsed(text)
-    names = _switch_names(network.switches)
-    hosts, findings = _hosts(network.adapters)
+    names = switch_names(network.switches)
+    hosts, findings = hosts_of(network.adapters)
     if nodes is not None:
         hosts = {adapter: host for adapter, host in hosts.items() if host in nodes}
-    leaves_of: dict[str, Counter[str]] = {}
-    cables: dict[str, Counter[str]] = {}
-    for device, _, link in _cables(network):
-        if device in network.switches and link.peer in network.switches:
-            cables.setdefault(device, Counter())[link.peer] += 1
-            cables.setdefault(link.peer, Counter())[device] += 1
-        for adapter, switch in ((device, link.peer), (link.peer, device)):
-            if adapter in hosts and switch in network.switches:
-                leaves_of.setdefault(hosts[adapter], Counter())[switch] += 1
-    if not leaves_of:
+    cabled = cabling([(device, link.peer) for device, _, link in _cables(network)], network.switches, hosts)
+    if not cabled.leaves_of:
         host = "host" if nodes is None else "node of --nodes"
         raise FabricError(f"no {host} is linked to a switch here: run ibnetdiscover where the subnet manager is up")
-    for host in [host for host, leaves in leaves_of.items() if len(leaves) > MOST_LEAVES]:
-        what = f"{host} is linked to {len(leaves_of.pop(host))} switches: several hosts have this name"
-        findings.append(FabricFinding("unclear-host", what, host))
+    findings += crowded(cabled)
     findings += [*network.findings, *_one_sided(network, names), *_slow(network, names)]
-    findings += [*_few(leaves_of, cables, names), *_orphans(network, names, hosts, leaves_of)]
-    neighbours = {switch: set(others) for switch, others in cables.items()}
-    return reading_of({host: frozenset(found) for host, found in leaves_of.items()}, neighbours, names, findings)
+    findings += [*weak(cabled, names), *_orphans(network, names, hosts, cabled.leaves_of)]
+    return placed(cabled, names, findings)
 
 
 def _parsed(text: str) -> _Network:
@@ -125,35 +113,6 @@ def _unread(number: int, line: str, text: str) -> str:
     return f"line {number}: {line[:60]!r} is no line of ibnetdiscover: pass its output as it is"
 
 
-def _switch_names(switches: Mapping[str, str]) -> dict[str, str]:
-    short = {}
-    for device, description in switches.items():
-        system = _SYSTEM_NAME.match(description)
-        short[device] = system[1] if system else description
-    often = Counter(short.values())
-    return {device: name if name.strip() and often[name] == 1 else device for device, name in short.items()}
-
-
-def _hosts(adapters: Mapping[str, str]) -> tuple[dict[str, str], list[FabricFinding]]:
-    """The host of each adapter."""
-    parsed = {device: _HOST.fullmatch(text.strip()) for device, text in adapters.items() if _SHARP not in text}
-    nameless = [device for device, match in parsed.items() if match is None]
-    findings = []
-    if nameless:
-        what = f"{len(nameless)} adapters do not name their host, such as {nameless[0]} ({adapters[nameless[0]]!r})"
-        findings.append(FabricFinding("unclear-host", what))
-    by_name: dict[tuple[str, str], list[str]] = {}
-    for device, match in parsed.items():
-        if match is not None and match[2]:
-            by_name.setdefault((match[1].lower(), match[2]), []).append(device)
-    twice = {host: (name, devices) for (host, name), devices in by_name.items() if len(devices) > 1}
-    for host, (name, devices) in twice.items():
-        what = f"{len(devices)} adapters are called {host} {name}: {', '.join(devices[:_MOST_SHOWN])}"
-        findings.append(FabricFinding("unclear-host", what, host))
-    named = {device: match[1].lower() for device, match in parsed.items() if match is not None}
-    return {device: host for device, host in named.items() if host not in twice}, findings
-
-
 def _cables(network: _Network) -> Iterator[tuple[str, int, _Link]]:
     """Each cable once, from the end that is written first."""
     for (device, port), link in network.links.items():
@@ -180,7 +139,7 @@ def _one_sided(network: _Network, names: Mapping[str, str]) -> Iterator[FabricFi
             yield FabricFinding("duplicate-guid", what)
     absent = [device for device, count in missing.items() if count]
     if absent:
-        shown = ", ".join(absent[:_MOST_SHOWN])
+        shown = ", ".join(absent[:MOST_SHOWN])
         yield FabricFinding("cut-file", f"{len(absent)} devices are linked but not described, such as {shown}")
 
 
@@ -191,33 +150,10 @@ def _slow(network: _Network, names: Mapping[str, str]) -> Iterator[FabricFinding
     for cables in kinds.values():
         usual = Counter(link.rate for _, _, link in cables).most_common(1)[0][0]
         for device, port, link in cables:
-            if link.rate != usual and _SHARP not in network.adapters.get(link.peer, ""):
+            if link.rate != usual and SHARP not in network.adapters.get(link.peer, ""):
                 peer = names.get(link.peer) or network.adapters.get(link.peer, link.peer)
                 where = f"line {link.line}: {names.get(device, device)} port {port} to {peer}"
                 yield FabricFinding("slow-link", f"{where} is {link.rate}; most such links are {usual}")
-
-
-def _few(
-    leaves_of: Mapping[str, Counter[str]], cables: Mapping[str, Counter[str]], names: Mapping[str, str]
-) -> Iterator[FabricFinding]:
-    """Hosts and leaves with fewer links than most, leaves with one, and leaves that are linked to leaves."""
-    yield from hosts_with_few_links(leaves_of)
-    ups = {leaf: cables.get(leaf, Counter[str]()).total() for leaves in leaves_of.values() for leaf in leaves}
-    linked = [leaf for leaf in ups if not ups.keys().isdisjoint(cables.get(leaf, ()))]
-    if linked:
-        shown = ", ".join(sorted(names[leaf] for leaf in linked)[:_MOST_SHOWN])
-        yield FabricFinding(
-            "linked-leaves", f"{len(linked)} switches with hosts are linked to each other, such as {shown}"
-        )
-    usual = Counter(ups.values()).most_common(1)[0][0] if ups else 0
-    for leaf, count in ups.items():
-        if count == 1:
-            yield FabricFinding("single-link", f"{names[leaf]} has one link to other switches")
-        elif count < usual:
-            what = (
-                f"{names[leaf]} has {count} of the {usual} links to other switches that most switches with hosts have"
-            )
-            yield FabricFinding("few-links" if count else "orphan", what)
 
 
 def _orphans(

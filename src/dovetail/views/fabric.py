@@ -24,6 +24,7 @@ from dovetail.topology import (
     node_labels,
     oci_topology,
     slurm_topology,
+    ufm_links,
 )
 from dovetail.topology.fabric import FabricError, FabricReading, one_place_each
 from dovetail.topology.node_list import ListedNode
@@ -58,6 +59,7 @@ FORMATS = (
         ibnetdiscover.read,
         ibnetdiscover.read,
     ),
+    FabricFormat("ufm", re.compile(r'"(source|destination)_(guid|port_dname)"\s*:'), ufm_links.read, ufm_links.read),
     FabricFormat("topology.yaml", re.compile(r"^\s*-\s+topology\s*:", re.M), _read_yaml),
     FabricFormat("topology.conf", re.compile(r"^\s*(switch|block)name\s*=", re.M | re.I), slurm_topology.read_conf),
     FabricFormat("aws", re.compile(r'\A\s*\{\s*"(Instances|NextToken)"\s*:'), aws_topology.read),

@@ -39,6 +39,7 @@ from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.state import State
+from dovetail.views.all_reduce import all_reduce_of
 from dovetail.views.forecast_agents import AgentsAhead
 from dovetail.views.forecast_types import Forecast, ForecastDrain, ForecastPlace, ForecastVictim, Start, Watch
 from dovetail.views.gpus import gpus_of
@@ -185,7 +186,7 @@ class _Ahead:
                 expected, offers = self._expected(workload, places), self._agents.offers.get(workload, ())
                 self._found.starts[workload] = Start(
                     self._waiting[workload], expected, at_once, tuple(places), refusal, offers,
-                    self._agents.granted.get(workload),
+                    self._agents.granted.get(workload), all_reduce_of(self._state, workload),
                 )  # fmt: skip
         self._placed.clear()
 

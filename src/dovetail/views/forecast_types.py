@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.reasons import Expected, Refusal, When
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class ForecastPlace(Struct, frozen=True):
 class Start(Struct, frozen=True):
     """The start of a waiting job. `at_once`: the next step starts it. `places` are the nodes of the pods that start
     first. `refusal` is that of the next step, if there is one. For a LeaseRequest `offers` are what its agent is
-    offered then, and `granted` is what it has after that."""
+    offered then, and `granted` is what it has after that. `all_reduce` is what its pods can expect in
+    these places, None where that is not known."""
 
     job: JobView
     expected: Expected
@@ -41,6 +43,7 @@ class Start(Struct, frozen=True):
     refusal: Refusal | None = None
     offers: tuple[Offer, ...] = ()
     granted: LeaseAlternative | None = None
+    all_reduce: AllReduce | None = None
 
     @property
     def state(self) -> str:

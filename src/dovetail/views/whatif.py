@@ -120,6 +120,7 @@ def _outcome(
         str(refusal) if refusal is not None else "",
         offer_rows(after.offers) if after is not None else (),
         alternative_text(after.granted) if after is not None and after.granted is not None else "",
+        after.all_reduce if after is not None else None,
     )  # fmt: skip
 
 

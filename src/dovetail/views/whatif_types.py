@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.reasons import Expected
 from dovetail.views.forecast_types import ForecastPlace, ForecastVictim
 from dovetail.views.lease_types import OfferRow
@@ -22,7 +23,8 @@ class WhatifOutcome(Struct, frozen=True):
     `after` is None for a job that the change removes, or that runs with it. `left` are the nodes that its pods leave,
     `places` those to which they go, `code` and `message` why it waits then. `gpus_milli` are its requested GPUs.
     `before_state` and `state` are Placed, NotYet or Never, "" without a start. Of a request for a lease `offers` are
-    what its agent is offered when it starts, and `granted` is what it then has, in words."""
+    what its agent is offered when it starts, and `granted` is what it then has, in words. `all_reduce` is what the pods
+    can expect in `places`, None where that is not known."""
 
     job: str
     queue: str
@@ -39,6 +41,7 @@ class WhatifOutcome(Struct, frozen=True):
     message: str = ""
     offers: tuple[OfferRow, ...] = ()
     granted: str = ""
+    all_reduce: AllReduce | None = None
 
 
 class QueueGain(Struct, frozen=True):

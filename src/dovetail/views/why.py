@@ -25,6 +25,7 @@ from dovetail.core.queues.types import Amounts
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
+from dovetail.views.all_reduce import all_reduce_of
 from dovetail.views.forecast_types import Start, Watch
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import holders, parts_of
@@ -205,7 +206,10 @@ def _reserved(state: State, workload: str, refusal: Refusal) -> Iterator[Reserve
 def _with_gpus(state: State, pod: Pod, answer: Why) -> Why:
     held = gpus_of(state, pod)
     parts = parts_of(state.cluster, state.cluster.placements[pod.uid])
-    return replace(answer, gpus=held.gpus or (), mbps=held.mbps, ideal_mbps=held.ideal_mbps, parts=parts)
+    return replace(
+        answer, gpus=held.gpus or (), mbps=held.mbps, ideal_mbps=held.ideal_mbps, parts=parts,
+        all_reduce=all_reduce_of(state, state.workloads.workload_of(pod)),
+    )  # fmt: skip
 
 
 def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[RuleView]:

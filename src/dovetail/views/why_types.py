@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.queues.amounts import Amounts
 from dovetail.core.reasons import Expected, Repartition, When
 from dovetail.views.held_types import DeviceHolder, HeldPart, HolderRefused
@@ -90,7 +91,8 @@ class Why(Struct, frozen=True):
     `terms` are its `queue` and those above it, the top first; `wanted` is what its waiting pods will be charged.
     `expected` is its start, `reclaim` the result of the search for victims. `reserved` are the reservations for it, or,
     if these are why it waits, for others. `hints` name what is similar to a name that does not exist. `lease` is the
-    one that the pod names. `granted` is what a request for a lease has from its start on, in words."""
+    one that the pod names. `granted` is what a request for a lease has from its start on, in words. `all_reduce` is
+    what its job can expect where it is or will be; None where that is not known."""
 
     pod: str
     state: str
@@ -119,6 +121,7 @@ class Why(Struct, frozen=True):
     hints: tuple[str, ...] = ()
     lease: PodLease | None = None
     granted: str = ""
+    all_reduce: AllReduce | None = None
 
 
 class WhyQueue(Struct, frozen=True):

@@ -13,8 +13,10 @@ from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
 from dovetail.cli.fabric.sources import FORMAT_NAMES
+from dovetail.topology.fabric import FabricPlacement, FabricReading
 from dovetail.topology.slurm_topology import read_conf
 from dovetail.views.fabric import FORMATS
+from dovetail.views.fabric_plot import drawn
 from tests.cli.clusters import CommandCluster, command_cluster, node
 
 CONF = "SwitchName=top Switches=s1,s2\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n[3-4]\n"
@@ -193,3 +195,28 @@ def test_a_name_cannot_mark_up_the_terminal(tmp_path: Path) -> None:
     table = written(tmp_path, "racks.csv", "node,rack\n[red]n1[/],a\n")
     assert "[red]n1[/]" in run("show", table).stdout
     assert "[red]n1[/]" in run("import", table).stdout
+
+
+def test_a_picture_of_all_sources(conf: str, tmp_path: Path) -> None:
+    # Names are no formulas: one dollar sign and another would begin and end one.
+    other = written(tmp_path, "racks.csv", "row,rack,node\nr$1,a$,n1\nr$1,a$,n2\nr$1,b,n3\n")
+    picture = tmp_path / "fabric.png"
+    result = run("show", conf, other, "--plot", str(picture))
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"drawn: {picture}" in "".join(result.stderr.splitlines())
+    assert result.stdout == run("show", conf, other).stdout
+    assert "there is no folder" in run("show", conf, "--plot", str(tmp_path / "no" / "a.png")).stderr
+    (tmp_path / "folder.png").mkdir()
+    assert run("show", conf, "--plot", str(tmp_path / "folder.png")).exit_code == 2
+
+
+def test_the_bars_of_a_picture_are_the_domains_with_their_nodes() -> None:
+    places = (("n1", "r", "a"), ("n2", "r", "a"), ("n3", "r", "b"), ("n4", "s", "a"))
+    reading = FabricReading(tuple(FabricPlacement(node, tuple(path)) for node, *path in places), ())
+    figure = drawn({"one": reading, "two": FabricReading((), ())})
+    bars = [(round(bar.get_x()), round(bar.get_width())) for bar in figure.axes[0].patches]
+    assert bars == [(0, 3), (3, 1), (0, 2), (2, 1), (3, 1)]
+    colors = [bar.get_facecolor() for bar in figure.axes[0].patches]
+    assert len(set(colors[:2])) == 1
+    assert not figure.axes[1].patches

@@ -270,3 +270,42 @@ def test_the_job_that_had_least_goes_first(files: Path) -> None:
     assert by_age["wait_s"]["max"] == 288_000  # type: ignore[index]
     # It waits for the grace period of the victim, and the victim waits for it.
     assert by_least["wait_s"]["max"] < 3700  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("files")
+def test_jobs_take_longer_where_they_communicate_more_slowly() -> None:
+    # Of four nodes one under each switch is free when the last job comes, which one switch could hold.
+    rows = ("x,a,0,8,100,", "x,b,0,8,9000,", "x,c,0,8,100,", "x,d,0,8,9000,", "x,e,200,16,1000,80")
+    columns = "vc,job,submit_s,num_gpu,duration_s,communication_percent"
+    Path("spread.csv").write_text("\n".join((columns, *rows)))
+    line = "--nodes 2x2x8 --jobs spread.csv --policy fifo"
+    plain, even, slow = (
+        reported(f"{line} {more}") for more in ("", "--communication 40", "--communication 40 --level-percent 100,25")
+    )
+    assert plain["step_percent"] is None
+    assert even["step_percent"] == 100.0
+    assert 105 < slow["step_percent"] < 120
+    assert slow["completion_s"]["mean"] > plain["completion_s"]["mean"]
+    assert slow["makespan_s"] == plain["makespan_s"] == 9000
+    assert (
+        f"step        {slow['step_percent']:.1f} % of the time"
+        in simulate(f"{line} --communication 40 --level-percent 100,25").stdout
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--nodes 4x8 --jobs jobs.csv --nic 100", "--nic needs --communication"),
+        ("--nodes 4x8 --jobs jobs.csv --level-percent 50", "--level-percent needs --communication"),
+        ("--communication 30", "--communication needs --jobs"),
+        ("--nodes 4x8 --jobs jobs.csv --communication 30 --level-percent 0,50", "must be percents from 1 to 100"),
+        ("--nodes 4x8 --jobs jobs.csv --communication 30 --gpu-product H1", "--gpu-product: 'H1' is not known"),
+        ("--nodes 4x16 --jobs jobs.csv --communication 30", "--gpu-product: how 16 GPUs of H100-SXM5 in one node"),
+    ],
+)
+def test_communication_that_cannot_be_is_refused(line: str, why: str) -> None:
+    result = simulate(line)
+    assert result.exit_code
+    assert why in " ".join(result.stderr.split())

@@ -155,6 +155,29 @@ def test_the_tightest_of_equal_domains_is_taken() -> None:
     assert set(driven.at(0, gang("i", 4), *members(4, "i")).values()) == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("free", "trays", "most"),
+    [
+        # Racks of NVL72 with so many free trays, blocks of so many trays that stay in one: the most blocks that fit.
+        ((18, 18, 16, 15), 16, 3),
+        ((18, 18, 16, 15), 8, 7),
+        ((18, 17, 9, 1), 9, 4),
+        ((18, 17, 9, 1), 6, 6),
+    ],
+)
+def test_blocks_of_trays_fill_cliques_exactly(free: tuple[int, ...], trays: int, most: int) -> None:
+    nodes = [gpu_node(f"{rack}-{tray}", 4, "z", f"r{rack}") for rack, count in enumerate(free) for tray in range(count)]
+
+    def job(blocks: int) -> Tree:
+        below = [
+            Tree(Gang(f"b{i}", "ns", f"b{i}", trays, parent="g", required=(RACK,)), [4] * trays) for i in range(blocks)
+        ]
+        return Tree(Gang("g", "ns", "g", 0), [], below)
+
+    assert is_placed(job(most), nodes)
+    assert not is_placed(job(most + 1), nodes)
+
+
 def test_what_one_domain_cannot_hold_takes_whole_ones_and_the_tightest_for_the_rest() -> None:
     nodes = [gpu_node("a", 3, "z", "r"), gpu_node("b", 4, "z", "s"), gpu_node("c", 1, "z", "t")]
     assert sorted(Driven(*nodes).at(0, gang(pods=5), *members(5)).values()) == ["b"] * 4 + ["c"]
@@ -264,9 +287,24 @@ def test_a_required_level_that_no_node_has_is_refused_for_ever() -> None:
     assert driven.holds()["g0"].when is When.NEVER
 
 
-def test_a_search_that_is_cut_off_reports_it() -> None:
+def test_equal_sub_gangs_that_all_domains_cannot_hold_are_refused_without_a_search() -> None:
     nodes = [gpu_node(f"n{i}", 3, "z", f"r{i}") for i in range(6)]
     trees = [e for i in range(7) for e in (gang(f"s{i}", 2, parent="g", required=(RACK,)), *members(2, f"s{i}"))]
+    driven = Driven(*nodes, policy=replace(POLICY, search_limit=5))
+    driven.at(0, gang("g", 1), *trees)
+    assert driven.holds()["s00"].reason is Reason.GANG_DOES_NOT_FIT
+    assert Driven(*nodes).at(0, gang("g", 1), *trees[:-3])
+
+
+def test_a_search_that_is_cut_off_reports_it() -> None:
+    nodes = [gpu_node(f"n{i}", 3, "z", f"r{i}") for i in range(6)]
+    # Those of two pods would fit without those of three, and the other way round.
+    sizes = [2, 2, 2, 2, 3, 3, 3]
+    trees = [
+        e
+        for i, size in enumerate(sizes)
+        for e in (gang(f"s{i}", size, parent="g", required=(RACK,)), *members(size, f"s{i}"))
+    ]
     driven = Driven(*nodes, policy=replace(POLICY, search_limit=20))
     driven.at(0, gang("g", 1), *trees)
     refusal = driven.holds()["s00"]

@@ -119,14 +119,15 @@ def test_a_rank_is_what_the_controller_states(ordinals: list[tuple[int, ...]], r
     assert ranks_of(driven) == {f"p{i}": rank for i, rank in enumerate(ranks)}
 
 
-def test_an_index_that_two_pods_have_makes_no_two_equal_ranks() -> None:
+@pytest.mark.parametrize("count", [2, 1000])
+def test_an_index_that_two_pods_have_makes_no_two_equal_ranks(count: int) -> None:
     """As of two Jobs in one PodGroup, or where a user wrote the labels."""
-    driven = Driven(*[gpu_node(f"n{i}", 2) for i in range(2)])
-    pods = [gpu_pod(f"p{i}", 1, "g", ordinals=(i % 2,)) for i in range(4)]
-    binds = driven.at(0, gang(pods=4), *map(ev.PodChanged, pods))
+    driven = Driven(*[gpu_node(f"n{i}", 2) for i in range(count)])
+    pods = [gpu_pod(f"p{i}", 1, "g", ordinals=(i % count,)) for i in range(2 * count)]
+    binds = driven.at(0, gang(pods=2 * count), *map(ev.PodChanged, pods))
     ranks = ranks_of(driven)
-    assert sorted(ranks.values()) == [0, 1, 2, 3]
-    assert [binds[uid] for uid in sorted(ranks, key=ranks.__getitem__)] == ["n0", "n0", "n1", "n1"]
+    assert sorted(ranks.values()) == list(range(2 * count))
+    assert [binds[uid] for uid in sorted(ranks, key=ranks.__getitem__)] == [f"n{i // 2}" for i in range(2 * count)]
 
 
 def labelled(uid: str, index: int, role: str) -> Pod:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.core.fabric import DEFAULT_FABRIC
 from dovetail.core.model import NodeTerm, Requirement
 from dovetail.sim.traces.errors import TraceError
-from dovetail.sim.traces.nodes import parse_uniform, uniform_nodes
+from dovetail.sim.traces.nodes import LEVELS, parse_uniform, uniform_nodes
 from dovetail.sim.traces.openb import has_times, read_nodes, read_pods, unknown_models
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -249,4 +250,19 @@ def test_equal_nodes_by_number() -> None:
 @pytest.mark.parametrize("spec", ["", "16", "16*8", "16x", "x8", "0x8", "16x0", "16x63", "-1x8", " 16x8", "999999x8"])
 def test_what_is_no_cluster_is_refused(spec: str) -> None:
     with pytest.raises(TraceError, match="is no cluster such as 16x8"):
+        parse_uniform(spec)
+
+
+def test_equal_nodes_below_switches() -> None:
+    nodes = uniform_nodes(*parse_uniform("2x3x4x8"))
+    assert len(nodes) == 24
+    inner, outer = ([dict(node.labels)[key] for node in nodes] for key in LEVELS[:2])
+    assert inner == [f"switch-{i // 4}" for i in range(24)]
+    assert outer == [f"switch-{i // 12}" for i in range(24)]
+    assert all(key in DEFAULT_FABRIC for key in LEVELS)
+
+
+@pytest.mark.parametrize("spec", ["2x2x2x2x2x2x8", "1000x1000x8", "2x0x4x8"])
+def test_what_is_no_cluster_below_switches_is_refused(spec: str) -> None:
+    with pytest.raises(TraceError, match="such as 4x32x8"):
         parse_uniform(spec)

@@ -4,33 +4,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
+from dovetail.cli.extras import plot_option
 from dovetail.cli.fabric.sources import SourceChoice, read_sources, source_options
 from dovetail.cli.output import count, printable
 
 if TYPE_CHECKING:
-    from dovetail.topology.fabric import FabricPlacement
+    from dovetail.topology.fabric import FabricPlacement, FabricReading
 
 
 @click.command(name="show")
 @source_options()
+@plot_option("Also draw a picture.", "FILE.png")
 @answer_option
-def command(choice: SourceChoice, form: AnswerForm) -> None:
+def command(choice: SourceChoice, plot: Path | None, form: AnswerForm) -> None:
     """Draw the tree of switches, racks and nodes that each FILE describes.
 
     Without a FILE it is that of the labels of the cluster's nodes; with --cluster also that.
     """
     from dovetail.cli.fabric.answers import trees_of
 
+    if plot is not None and not plot.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
     sources = read_sources(choice)
     if form.whole:
         write_answer(form, "FabricTrees", trees_of(sources))
-        return
+    else:
+        _show(sources)
+    if plot is not None:
+        _draw(sources, plot)
+
+
+def _draw(sources: Mapping[str, FabricReading], plot: Path) -> None:
+    # Imported here: matplotlib takes half a second to load.
+    from dovetail.views.fabric_plot import draw
+
+    try:
+        draw(sources, plot)
+    except OSError as error:
+        raise click.ClickException(f"cannot write the picture: {error}") from error
+    Console(stderr=True).print(f"drawn: {plot}")
+
+
+def _show(sources: Mapping[str, FabricReading]) -> None:
     for source, reading in sources.items():
         console = Console()
         console.print(f"{source}: {count(len(reading.placements), 'node')}", markup=False)

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricFinding, FabricReading
     from dovetail.topology.node_list import ListedNode
 
-FORMAT_NAMES = ("ibnetdiscover", "topology.yaml", "topology.conf", "aws", "gcp", "oci", "lldp", "node-labels", "csv")
+FORMAT_NAMES = (
+    *("ibnetdiscover", "ufm", "topology.yaml", "topology.conf"),
+    *("aws", "gcp", "oci", "lldp", "node-labels", "csv"),
+)
 CLUSTER = "cluster"
 """The name of the source that is a cluster's labels."""
 

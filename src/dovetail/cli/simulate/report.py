@@ -90,6 +90,10 @@ def _rows(report: SimulationReport) -> list[tuple[str, str]]:
             if report.evictions or report.failures:
                 stopped = f"{report.evictions:,} evictions, {report.failures:,} failures of nodes"
                 rows.append(("stopped", f"{stopped}; {report.lost_gpu_hours:,.1f} GPU hours of work lost"))
+            if report.step_percent is not None:
+                rows.append(
+                    ("step", f"{report.step_percent:.1f} % of the time of a step in the best place, mean over the work")
+                )
             if report.jain_index is not None:
                 rows.append(("fairness", f"Jain index {report.jain_index:.3f} over the queues, mean over the time"))
         case SnapshotReport():

@@ -26,7 +26,7 @@ from dovetail.sim.plain import BackfillRule, Plain
 from dovetail.sim.traces.errors import TraceError
 
 if TYPE_CHECKING:
-    from dovetail.cli.simulate.tasks import Task
+    from dovetail.cli.simulate.tasks import Communication, Task
     from dovetail.sim.engine import Observer
     from dovetail.sim.report import SimulationRun
 
@@ -39,6 +39,7 @@ QUEUES_BY = ("vc", "user")
 """The names of `tasks.QUEUES_BY`."""
 UNTIL_PERCENT = 130
 _HOUR_MS = 3_600_000
+GPU_PRODUCT, NIC_GBIT = "H100-SXM5", 400
 _JOBS_ONLY = (
     "vc",
     "queues_by",
@@ -49,8 +50,10 @@ _JOBS_ONLY = (
     "checkpoint",
     "startup",
     "failures",
+    "communication",
 )
 _CHURN_ONLY = ("runtime", "for_time")
+_COMMUNICATION_ONLY = ("gpu_product", "nic", "level_percent")
 
 
 class _Duration(click.ParamType[Any]):
@@ -83,6 +86,15 @@ class _Weight(click.ParamType[Any]):
         return (match[1], int(match[2])) if match else self.fail(f"{value!r} must be QUEUE=N: team-a=3", param, ctx)
 
 
+class _Percents(click.ParamType[Any]):
+    name = "N,N..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if not re.fullmatch(r"(100|[1-9][0-9]?)(,(100|[1-9][0-9]?))*", value):
+            self.fail(f"{value!r} must be percents from 1 to 100, such as 100,50,25", param, ctx)
+        return tuple(map(int, value.split(",")))
+
+
 @click.command(name="simulate")
 @click.argument("paths", metavar="[MANIFEST]...", nargs=-1)
 @click.option(
@@ -112,6 +124,24 @@ class _Weight(click.ParamType[Any]):
 )
 @click.option("--checkpoint", type=_Duration(), help="Checkpoint interval of jobs that declare none.")
 @click.option("--startup", type=_Duration(), help="Time that jobs need to resume from a checkpoint.")
+@click.option(
+    "--communication",
+    type=click.IntRange(1, 99),
+    metavar="PERCENT",
+    help="Part of a step in which the GPUs of a job communicate where it is placed best; elsewhere it takes longer.",
+)
+@click.option("--gpu-product", metavar="MODEL", help=f"With --communication: the GPUs. Default: {GPU_PRODUCT}.")
+@click.option(
+    "--nic",
+    type=click.IntRange(1, 10_000),
+    metavar="GBIT",
+    help=f"With --communication: line rate of the NIC beside each GPU. Default: {NIC_GBIT}.",
+)
+@click.option(
+    "--level-percent",
+    type=_Percents(),
+    help="With --communication: what fabric levels leave of a node's bandwidth, the narrowest first. Default: 100.",
+)
 @click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, mean time to repair.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Seed of the order of nodes and pods.")
 @click.option(
@@ -209,6 +239,9 @@ def _check_usage(paths: tuple[str, ...], options: dict[str, Any]) -> None:
     for name in _CHURN_ONLY:
         if options[name] and not options["churn"]:
             raise click.UsageError(f"--{name.removesuffix('_time')} needs --churn")
+    for name in _COMMUNICATION_ONLY:
+        if options[name] and options["communication"] is None:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --communication")
     if options["weight"] and not options["queues_by"]:
         raise click.UsageError("--weight needs --queues-by")
 
@@ -278,6 +311,7 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
             failure_ms=failure_ms,
             repair_ms=repair_ms,
             seed=options["seed"],
+            communication=_communication(options),
         )
         return of_jobs(options["jobs"], options["nodes"], options["vc"], habits)
     churn = None
@@ -285,6 +319,20 @@ def _task(paths: tuple[str, ...], options: dict[str, Any], console: Console) -> 
         churn = Churn(options["churn"], options["runtime"] or 2 * _HOUR_MS, options["for_time"] or 12 * _HOUR_MS)
     until = UNTIL_PERCENT if options["until"] is None else options["until"]
     return of_pods(options["nodes"], options["pods"], options["seed"], until, options["timed"], churn)
+
+
+def _communication(options: dict[str, Any]) -> Communication | None:
+    from dovetail.cli.simulate.tasks import Communication
+
+    if options["communication"] is None:
+        return None
+    return Communication(
+        options["communication"],
+        options["gpu_product"] or GPU_PRODUCT,
+        options["nic"] or NIC_GBIT,
+        options["fabric"],
+        options["level_percent"] or (100,),
+    )
 
 
 def _run(
@@ -302,14 +350,14 @@ def _run(
     if policy in ORDERS:
         line = BackfillRule(options["line"]) if options["line"] else None
         half_life_ms = options["half_life"] or DEFAULT_HALF_LIFE_MS
-        simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, options["seed"])
+        simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, options["seed"], task.network)
     else:
         scoring = POLICIES[policy](options["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
         core = Policy(fabric=options["fabric"], scoring=scoring)
         if task.snapshot:
             simulation = Once(task.workload, core, options["at_ms"] or task.taken_ms or now_ms())
         else:
-            simulation = Simulation(task.workload, core, patient=task.patient, observer=observer)
+            simulation = Simulation(task.workload, core, patient=task.patient, observer=observer, network=task.network)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console.rich, transient=True, disable=not console.is_terminal) as progress:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.core.devices.layout import LayoutError
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Node, Pod
 from dovetail.core.queues.types import DEFAULT_QUEUE
@@ -17,11 +18,13 @@ from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
 from dovetail.sim.churn import churned
 from dovetail.sim.failures import horizon_ms, outages
+from dovetail.sim.network import Network
 from dovetail.sim.report import SimulationReport, SimulationRun, of_arrivals, of_queue, of_snapshot
 from dovetail.sim.traces import jobs as job_lists
 from dovetail.sim.traces import nodes as clusters
 from dovetail.sim.traces import openb
 from dovetail.sim.traces.errors import TraceError
+from dovetail.sim.wiring import wired
 from dovetail.sim.workload import SimJob, Workload, in_queues, snapshot
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ _ONE_QUEUE: dict[str, Callable[[Pod], str]] = {**QUEUES_BY, "": lambda pod: DEFA
 class Task(Struct, frozen=True):
     """A workload to simulate. `patient` as in Simulation; `report` makes the report of a run, and `picture` is the
     function of `sim.plots` that draws it. `job_list`: the workload is a job list, whose jobs request only GPUs.
-    `taken_ms` is the epoch time of a snapshot, 0 for other input."""
+    `taken_ms` is the epoch time of a snapshot, 0 for other input. `network` slows jobs down that are placed badly."""
 
     workload: Workload
     patient: bool
@@ -45,6 +48,7 @@ class Task(Struct, frozen=True):
     picture: str
     job_list: bool = False
     taken_ms: int = 0
+    network: Network | None = None
 
     @property
     def snapshot(self) -> bool:
@@ -66,10 +70,23 @@ class Churn(Struct, frozen=True):
     for_ms: int
 
 
+class Communication(Struct, frozen=True):
+    """How GPUs communicate: the part of a step for jobs that state none, the product of all GPUs, the line rate of the
+    NIC beside each, the label keys of the fabric, the widest first, and what its levels leave of the bandwidth of a
+    node, in percent, from the narrowest on; the last of these counts for wider ones, too."""
+
+    communication_percent: int
+    product: str
+    nic_gbit: int
+    levels: tuple[str, ...]
+    level_percent: tuple[int, ...]
+
+
 class Habits(Struct, frozen=True):
     """What a job list lacks: the checkpoint interval of jobs and the time to resume from one, the field that is the
     queue of a job ("": one queue for all), weights and half-life of queues, whether queues order jobs by attained
-    service, and the mean time between failures of a node (0: none) and to repair."""
+    service, and the mean time between failures of a node (0: none) and to repair. `communication`: jobs communicate
+    over this network."""
 
     checkpoint_ms: int
     startup_ms: int
@@ -80,6 +97,7 @@ class Habits(Struct, frozen=True):
     failure_ms: int
     repair_ms: int
     seed: int
+    communication: Communication | None = None
 
 
 def of_pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: bool, churn: Churn | None) -> Task:
@@ -103,7 +121,9 @@ def of_pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: b
 
 def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task:
     """A job list. Raises TraceError."""
-    cluster = _cluster(nodes)
+    cluster, network = _cluster(nodes), None
+    if habits.communication is not None:
+        cluster, network = _networked(cluster, habits.communication, nodes)
     most = max((dict(node.allocatable).get(GPU, 0) for node in cluster), default=0)
     if not most:
         raise TraceError("has no node with a GPU, and every job requests one", nodes)
@@ -123,7 +143,7 @@ def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task
     if habits.failure_ms:
         plan = outages(workload, habits.failure_ms, habits.repair_ms, horizon_ms(workload), habits.seed)
         workload = replace(workload, outages=plan)
-    return Task(workload, True, of_queue, "draw_queue", job_list=True)
+    return Task(workload, True, of_queue, "draw_queue", job_list=True, network=network)
 
 
 def of_manifests(paths: tuple[str, ...], found: Manifests) -> Task:
@@ -141,12 +161,28 @@ def _cluster(nodes: str) -> tuple[Node, ...]:
     return clusters.uniform_nodes(*clusters.parse_uniform(nodes))
 
 
+def _networked(nodes: tuple[Node, ...], ways: Communication, source: str) -> tuple[tuple[Node, ...], Network]:
+    """The nodes with their wiring, and the network above them. Raises TraceError."""
+    try:
+        nodes = wired(nodes, ways.product, ways.nic_gbit)
+    except LayoutError as error:
+        raise TraceError(f"--gpu-product: {error.message}", source) from error
+    labels = {key for node in nodes for key, _ in node.labels}
+    here = [key for key in reversed(ways.levels) if key in labels]
+    left = ways.level_percent
+    percent = {key: left[min(i, len(left) - 1)] for i, key in enumerate((*here, ""))}
+    return nodes, Network(nodes, ways.levels, percent)
+
+
 def _with_habits(job: SimJob, habits: Habits) -> SimJob:
     work = job.pods[0].work
     interval_ms = work.checkpoint_interval_ms or habits.checkpoint_ms
     startup_ms = work.startup_ms or habits.startup_ms
     work = replace(work, checkpoint_interval_ms=interval_ms, startup_ms=startup_ms)
-    return replace(job, pods=tuple(replace(pod, work=work) for pod in job.pods))
+    ways = habits.communication
+    percent = (job.communication_percent or ways.communication_percent) if ways is not None else 0
+    pods = tuple(replace(pod, work=work) for pod in job.pods)
+    return replace(job, pods=pods, communication_percent=percent)
 
 
 def _stem(path: str) -> str:

@@ -85,10 +85,14 @@ class GangSearch:
         self._cluster = cluster
         self.rows = rows
         self._left = limit
+        self._kinds: dict[int, list[tuple[str, Shape, int, int]]] = {}
+        """By the id() of a group of this search, its sub-gangs that each stay in one domain: the key of that, the shape
+        of their pods, the fewest pods of each, and how many such sub-gangs there are."""
 
     def place(self, root: Group, scope: Scope | None = None) -> bool:
         """Place the gang inside the scope (None: anywhere). Returns False where it does not fit; the caller must then
         drop the trial. Raises SearchLimitReached."""
+        self._kinds.clear()
         if root.groups or len(root.pods) > 1 or root.held or root.required or root.preferred:
             placed = next(self._alternatives(root, scope), False)
             if placed:
@@ -209,8 +213,33 @@ class GangSearch:
         def narrowness(sub: Group) -> int:
             return max((levels.index(key) if key in levels else len(levels) for key in sub.required), default=-1)
 
+        if self._too_many(group, scope):
+            return
         order = sorted(group.groups, key=lambda sub: (-narrowness(sub), -sub.total_missing()))
         yield from self._from_sibling(order, 0, group.groups_needed, scope, group)
+
+    def _too_many(self, group: Group, scope: Scope | None) -> bool:
+        """Whether equal sub-gangs that each stay in one domain are more than all domains hold, by count. A search would
+        try all of their arrangements before it found that."""
+        kinds = self._kinds.get(id(group))
+        if kinds is None:
+            kinds = self._kinds[id(group)] = self._kinds_of(group)
+        spare = len(group.groups) - group.groups_needed
+        for key, shape, missing, count in kinds:
+            _, total = self.potential(key, scope, [(shape, count * missing)])
+            if int((total // missing).sum()) < count - spare:
+                return True
+        return False
+
+    def _kinds_of(self, group: Group) -> list[tuple[str, Shape, int, int]]:
+        found: dict[tuple[str, int, int], list[Shape]] = {}
+        for sub in group.groups:
+            if sub.required and sub.missing and not sub.groups and not sub.held:
+                wanted = self._counted(sub)
+                if len(wanted) == 1:
+                    shape = wanted[0][0]
+                    found.setdefault((sub.required[0], shape.id, sub.missing), []).append(shape)
+        return [(key, shapes[0], missing, len(shapes)) for (key, _, missing), shapes in found.items()]
 
     def _from_sibling(
         self, order: list[Group], done: int, needed: int, scope: Scope | None, parent: Group

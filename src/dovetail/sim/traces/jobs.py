@@ -7,7 +7,8 @@ Rules
   its own clock, which starts with its first job.
 - Optional columns, whose cells may be empty: `user`; `pods` (number of pods, of equal size); `cpu_milli` and
   `memory_mib` of each pod; `priority`; `family` (jobs with similar run times; default: VC, user and number of GPUs);
-  `max_runtime_s` (declared limit); `checkpoint_s` (checkpoint interval); `startup_s` (restart time).
+  `max_runtime_s` (declared limit); `checkpoint_s` (checkpoint interval); `startup_s` (restart time);
+  `communication_percent` (part of a step in which its GPUs communicate).
 - Without `pods`, on nodes of G GPUs, a job of up to G GPUs is a single pod; a larger job is a gang of pods of G GPUs,
   the last with the remainder. The pods of a job start together. The VC is the namespace.
 - CPU and memory default to 0.
@@ -29,6 +30,7 @@ from dovetail.sim.traces.table import TraceRow, read_rows
 from dovetail.sim.workload import SimJob
 
 _MOST_GPUS = 100_000
+MOST_COMMUNICATION_PERCENT = 99
 _MOST_PRIORITY = 2_000_000_000
 _MIB = 2**20
 _MOST_MIB = 2**40
@@ -88,7 +90,9 @@ def _job(row: TraceRow, gpus_per_node: int) -> SimJob:
         )
         for i, size in enumerate(sizes)
     )
-    return SimJob(at_ms, pods, Gang(uid, vc, name, len(pods), created_ms=at_ms) if gang else None, duration_ms)
+    own = Gang(uid, vc, name, len(pods), created_ms=at_ms) if gang else None
+    communication_percent = _optional(row, "communication_percent", most=MOST_COMMUNICATION_PERCENT)
+    return SimJob(at_ms, pods, own, duration_ms, communication_percent)
 
 
 def _sizes(row: TraceRow, gpus: int, gpus_per_node: int) -> list[int]:
