@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods that the real controller of LeaderWorkerSet makes are placed: whole groups, sub-groups, the leader first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.live.conftest import Cluster, eventually
+from tests.needs import reporter, unavailable
+from tools.controlplane.binaries import PlaneUnavailable
+from tools.workloads.leader_worker_sets import SETS, LeaderWorkerSets
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True),
+]
+
+
+@pytest.fixture(scope="module")
+def controller(deployed_plane: Any, pytestconfig: pytest.Config) -> Iterator[LeaderWorkerSets]:
+    running = LeaderWorkerSets(deployed_plane, reporter(pytestconfig))
+    try:
+        running.start()
+    except PlaneUnavailable as error:
+        unavailable(f"no controller of LeaderWorkerSet: {error}")
+    yield running
+    running.stop()
+
+
+async def create(cluster: Cluster, marks: dict[str, str], **both: Any) -> str:
+    """A LeaderWorkerSet of one group; the path of it."""
+    template = {"spec": cluster.pod_document("x", gpus=8)["spec"]}
+    document = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {
+            "name": "serve", "annotations": {f"leaderworkerset.sigs.k8s.io/{key}": one for key, one in marks.items()},
+        },
+        "spec": {"replicas": 1, "leaderWorkerTemplate": {"workerTemplate": template, **both}},
+    }  # fmt: skip
+    path = SETS.format(namespace=cluster.namespace)
+    await cluster.create(path, document)
+    return f"{path}/serve"
+
+
+async def racks(cluster: Cluster, *sizes: int) -> dict[str, str]:
+    """Nodes of 8 GPUs in racks; the rack of each node."""
+    found = {}
+    for rack, size in zip("abc", sizes, strict=False):
+        for i in range(size):
+            found[await cluster.node(f"{rack}{i}", labels={"rack": rack})] = rack
+    return found
+
+
+async def test_sub_groups_are_each_in_one_domain(cluster: Cluster, controller: LeaderWorkerSets) -> None:
+    """A leader with two sub-groups of two workers: a rack of three nodes and one of two."""
+    rack_of = await racks(cluster, 2, 3)
+    async with cluster.scheduler():
+        marks = {"subgroup-exclusive-topology": "rack"}
+        path = await create(cluster, marks, size=5, subGroupPolicy={"subGroupSize": 2})
+        bound = await eventually(cluster.bound, lambda found: len(found) == 5)
+        await cluster.delete(path, at_once=False)
+    by_pod = {pod: rack_of[node] for pod, node in bound.items()}
+    assert by_pod == {"serve-0": "b", "serve-0-1": "b", "serve-0-2": "b", "serve-0-3": "a", "serve-0-4": "a"}
+
+
+async def test_a_group_without_room_holds_nothing(cluster: Cluster, controller: LeaderWorkerSets) -> None:
+    await racks(cluster, 2)
+    async with cluster.scheduler():
+        path = await create(cluster, {}, size=3)
+        await cluster.reported("serve-0-2", "")
+        await cluster.reported("serve-0", "gang")
+        assert await cluster.bound() == {}
+        await cluster.node("more")
+        await eventually(cluster.bound, lambda found: len(found) == 3)
+        await cluster.delete(path, at_once=False)
+
+
+async def test_with_an_exclusive_topology_the_workers_follow_their_leader(
+    cluster: Cluster, controller: LeaderWorkerSets
+) -> None:
+    """The controller makes them once the leader is bound, and selects its rack."""
+    rack_of = await racks(cluster, 3, 3)
+    async with cluster.scheduler():
+        path = await create(cluster, {"exclusive-topology": "rack"}, size=3)
+        bound = await eventually(cluster.bound, lambda found: len(found) == 3)
+        await cluster.delete(path, at_once=False)
+    assert len({rack_of[node] for node in bound.values()}) == 1
