@@ -21,7 +21,7 @@ WHOLE = sum(ROLES.values())
 @pytest.mark.parametrize("shape", ["parts", "sets"])
 @pytest.mark.parametrize("seed", range(3))
 def test_as_many_replicas_are_placed_as_fit_into_the_cliques(seed: int, shape: str) -> None:
-    """Exact: every replica takes the same number of nodes of one clique, so each clique holds what division says."""
+    """Exact: every replica takes the same number of nodes of one clique."""
     chance = random.Random(seed)
     state = cluster(3 * TRAYS)
     taken = {0}

@@ -13,6 +13,7 @@ from dovetail.core.model import Gang
 from dovetail.core.model import Pod as CorePod
 from dovetail.kube.gangs.dialects import GROVE
 from dovetail.kube.gangs.owners import owned_by, read
+from dovetail.kube.gangs.serving import MOST_INSTANCES
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.limits import MOST_SUBGANGS
 from dovetail.kube.translate.translator import Translator
@@ -451,3 +452,32 @@ def test_what_the_object_above_declares_counts_for_the_pods_where_theirs_has_not
     known.pods(of_slice("decode", 0))
     known.owners(pd_0_r1_decode="{%s}" % (marks % "own"), pd=yaml.safe_dump(above))
     assert [one.queue for one in known.reported.values()] == ["own"]
+
+
+def test_a_set_without_slices_is_its_first_slice() -> None:
+    """LeaderWorkerSet 0.9.0 writes no label of the slice."""
+    known = Known()
+    own = of_slice("decode", 0)
+    del own.metadata.labels["disaggregatedset.x-k8s.io/slice"]
+    known.pods(own)
+    known.owners(pd_0_r1_decode="{spec: {}}", pd=DISAGGREGATED)
+    assert SLICE in known.gangs
+
+
+def test_levels_that_a_pod_declares_are_of_its_group_and_not_of_the_slice() -> None:
+    known = Known()
+    own = of_slice("decode", 0)
+    own.metadata.annotations["dovetail.dev/topology-required"] = "rack"
+    known.pods(own)
+    known.owners(pd_0_r1_decode="{spec: {}}", pd=DISAGGREGATED)
+    assert known.gangs[f"{LWS}/pd-0-r1-decode/0"].required == (RACK,)
+    assert known.gangs[SLICE].required == (CLIQUE,)
+
+
+@pytest.mark.parametrize(("replicas", "parent"), [(MOST_INSTANCES - 1, f"{SLICE}/decode"), (MOST_INSTANCES, "")])
+def test_instances_of_a_slice_that_is_too_large_start_each_by_itself(replicas: int, parent: str) -> None:
+    known = Known()
+    known.pods(of_slice("decode", 0))
+    roles = [{"name": "decode", "spec": {"replicas": replicas}}, {"name": "prefill"}]
+    known.owners(pd_0_r1_decode="{spec: {}}", pd=yaml.safe_dump({"spec": {"roles": roles}}))
+    assert known.gangs[f"{LWS}/pd-0-r1-decode/0"].parent == parent

@@ -137,6 +137,14 @@ def test_each_slice_is_in_a_clique_of_its_own(tmp_path: Path, kind: str) -> None
     assert len(found) == 9 and sorted(map(sorted, slices)) == [["x"], ["y"], ["z"]]
 
 
+def test_only_an_exclusive_topology_keeps_other_sets_away(tmp_path: Path) -> None:
+    """Two sets with three pods each, and a clique that has room for both."""
+    for kind, expected in (("ExclusiveSlice", 6), ("ExclusiveTopology", 3)):
+        sets = [disaggregated(policy={"type": kind, "topology": CLIQUE}) for _ in range(2)]
+        sets[1]["metadata"] = {"name": "t"}
+        assert len(placed(tmp_path, cliques(9), *sets)) == expected
+
+
 @pytest.mark.parametrize(
     ("free", "expected"), [(1, []), (2, ["decode", "prefill"]), (3, ["decode", "decode", "prefill"])]
 )

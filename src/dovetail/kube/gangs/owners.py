@@ -129,7 +129,8 @@ def owned_by(pod: Pod) -> Membership | None:
 
 
 def _membership(kind: OwnerKind[Any], resource: Resource, meta: ObjectMeta, name: str, alone: bool) -> Membership:
-    split = f"{name}/{meta.labels.get(kind.split_by, '')}" if kind.split_by else name
+    # Older DisaggregatedSets have one slice, and no label of it.
+    split = f"{name}/{meta.labels.get(kind.split_by, '0')}" if kind.split_by else name
     above, over = kind.above, None
     if above is not None and NAME.fullmatch(maker := meta.labels.get(above.named_by, "")):
         over = _membership(above, above.resource, meta, maker, False)

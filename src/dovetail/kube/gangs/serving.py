@@ -8,7 +8,8 @@ Rules
 - The workers are made when the leader runs (`LeaderReady`), or when it is bound (`exclusive-topology`): then leader and
   workers are gangs of their own. Else they start together.
 - A slice of a DisaggregatedSet, and a RoleSet of AIBrix, is a gang of gangs: it starts with one instance of each role,
-  and never with decode alone. Further instances start each as a whole when there is room, also those of an update.
+  and never with decode alone. Further instances start each as a whole when there is room, also those of an update. One
+  with more than MOST_INSTANCES is no gang of gangs: its instances start each by itself.
 - A role without a number of replicas is a Problem where its API has no default; roles with none are left out.
 - Levels that contradict each other are a Problem: sub-groups that are each to have a domain for themselves, inside one
   that is not wider.
@@ -34,6 +35,8 @@ LWS_SUBGROUP_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topolog
 LEADER, WORKERS = "leader", "workers"
 FIRST_SUBGROUP = "subgroup-0"
 """The sub-group of the leader and the workers whose label has 0."""
+MOST_INSTANCES = 120
+"""Gangs that lie in one declared thing. In an update there are twice as many: the core takes MOST_GANGS of them."""
 _WIDEST_FIRST = tuple(LEVELS.values())
 
 
@@ -83,8 +86,10 @@ def _sub_groups(obj: LeaderWorkerSet, inside: tuple[str, ...], problems: list[Pr
     return (DeclaredPart(LEADER, 1, 1, within=first), *holding, *parts)
 
 
-def disaggregated_set(obj: DisaggregatedSet) -> GangSize:
+def disaggregated_set(obj: DisaggregatedSet) -> GangSize | None:
     """One slice of a DisaggregatedSet: its roles hold the groups of its LeaderWorkerSets."""
+    if sum([max(role.spec.replicas, 0) for role in obj.spec.roles]) > MOST_INSTANCES:
+        return None
     field, problems = "spec.roles", list[Problem]()
     policy = obj.spec.placement_policy
     required: tuple[str, ...] = ()
@@ -94,18 +99,21 @@ def disaggregated_set(obj: DisaggregatedSet) -> GangSize:
     return GangSize(field, parts=roles, required=required, problem=first_of(problems))
 
 
-def role_set(obj: RoleSet) -> GangSize:
+def role_set(obj: RoleSet) -> GangSize | None:
     """The roles of a RoleSet. An instance is one pod, or the pods of a PodSet, which is a gang of its own in the
     role."""
     field, problems = "spec.roles", list[Problem]()
-    parts = []
+    parts, sets = [], 0
     for i, role in enumerate(obj.spec.roles):
         if role.replicas is None:
             rule = f"must be set: how many {shown(role.name)} there are; nearest valid value: 1"
             problems.append(Problem(f"{field}[{i}].replicas", "", rule))
         in_sets = (role.pod_group_size or 1) > 1
+        sets += (role.replicas or 0) * in_sets
         some = int((role.replicas or 0) > 0)
         parts.append(DeclaredPart(role.name, 0 if in_sets else some, min_groups=some if in_sets else 0))
+    if sets > MOST_INSTANCES:
+        return None
     problems += _none_of(field, parts)
     return GangSize(field, parts=tuple(parts), problem=first_of(problems))
 
