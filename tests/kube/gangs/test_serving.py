@@ -9,14 +9,18 @@ import pytest
 import yaml
 
 from dovetail.core import events as ev
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Hold
 from dovetail.core.model import Gang
 from dovetail.core.model import Pod as CorePod
+from dovetail.core.state import State
 from dovetail.kube.gangs.dialects import GROVE
 from dovetail.kube.gangs.owners import owned_by, read
 from dovetail.kube.gangs.serving import MOST_INSTANCES
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.limits import MOST_SUBGANGS
 from dovetail.kube.translate.translator import Translator
+from tests.core.gang_oracle import gpu_node
 from tests.kube.yaml_objects import added, deleted, pod, wire
 
 CLIQUE, RACK, HOST = "nvidia.com/gpu.clique", "dovetail.dev/rack", "kubernetes.io/hostname"
@@ -50,8 +54,10 @@ class Known:
         self.gangs: dict[str, Gang] = {}
         self.gang_of: dict[str, str] = {}
         self.reported: dict[str, CorePod] = {}
+        self.events: list[ev.Event] = []
 
     def apply(self, events: list[ev.Event]) -> None:
+        self.events += events
         for event in events:
             match event:
                 case ev.GangChanged(gang):
@@ -184,6 +190,17 @@ def test_a_group_size_that_changes_while_the_group_starts() -> None:
     known.pods(of_lws("serve", 0, 2))
     known.owners(serve=lws("leaderWorkerTemplate: {size: 3}"))
     assert known.gangs[f"{LWS}/serve/0"].min_count == 3
+
+
+def test_workers_whose_leader_never_comes_hold_nothing_and_name_it() -> None:
+    known = Known()
+    index = "leaderworkerset.sigs.k8s.io__subgroup_index"
+    known.pods(*[of_lws("serve", 3, i, **{index: "0"}) for i in (1, 2)])
+    known.owners(serve=lws(sub_groups(3, 2)))
+    decisions = step(State(), [ev.NodeChanged(gpu_node("a", 8)), *known.events], 1)
+    held = {uid: one.refusal for one in decisions if isinstance(one, Hold) for uid in one.uids}
+    assert not any(isinstance(one, Bind) for one in decisions)
+    assert {one.detail for one in held.values()} == {"needs 3 pods, 2 can start; serve/3/leader needs 1, 0 can start"}
 
 
 DISAGGREGATED = """
