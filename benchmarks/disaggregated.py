@@ -100,7 +100,8 @@ def main() -> None:
     if options.output == "json":
         print(json.dumps(rows, indent=1))
         return
-    print(f"{options.replicas} replicas on {options.nodes} nodes, CPU time, medians of {options.runs} runs, {runs_on}")
+    load = f"{options.replicas} replicas on {options.nodes} nodes"
+    print(f"{load}, CPU time, medians of {options.runs} runs, {runs_on()}")
     print(f"{'shape':>8} {'replicas/s':>11} {'not placed':>11} {'split':>6}")
     for shape, row in rows.items():
         print(f"{shape:>8} {row['replicas_per_s']:>11.0f} {row['unplaced_pods']:>11.0f} {row['split']:>6.0f}")
