@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Hold
+from dovetail.core.decisions import Bind, Decision, Hold
 from dovetail.core.model import Gang
 from dovetail.core.model import Pod as CorePod
 from dovetail.core.state import State
@@ -30,6 +32,9 @@ SUB_GROUP_SIZE = "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize"
 ROLE_SET = "roleset.orchestration.aibrix.ai/ml/rs"
 
 
+WHOLE_NODE = "spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: '8'}}}]}"
+
+
 def of_lws(name: str, group: int, i: int, **labels: str) -> Pod:
     """A pod of a LeaderWorkerSet, as its controller labels it."""
     own = f"{name}-{group}-{i}"
@@ -37,7 +42,7 @@ def of_lws(name: str, group: int, i: int, **labels: str) -> Pod:
     marks = {f"leaderworkerset.sigs.k8s.io/{key}": value for key, value in keys.items()}
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"{name}-{group}", "controller": True}
     more = {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()}
-    return pod(uid=own, name=own, ownerReferences=[owner], labels=marks | more)
+    return pod(WHOLE_NODE, uid=own, name=own, ownerReferences=[owner], labels=marks | more)
 
 
 def of_slice(role: str, group: int, **more: str) -> Pod:
@@ -75,6 +80,11 @@ class Known:
         for ref in self.feed.gangs.wanted_owners():
             text = documents.get(ref.name.replace("-", "_"))
             self.apply(self.feed.gangs.owner(ref, yaml.safe_load(text) if text is not None else None))
+
+    def taken(self) -> list[ev.Event]:
+        """The events since the last call."""
+        found, self.events = self.events, []
+        return found
 
     def tree(self) -> dict[str, tuple[str, int, int]]:
         """(parent, minimum of pods, minimum of groups) of each gang."""
@@ -238,6 +248,29 @@ def test_a_group_waits_until_the_object_that_made_it_is_read() -> None:
     assert known.gangs[group].parent == SLICE and SLICE not in known.gangs
     known.apply(known.feed.gangs.owner(refs["DisaggregatedSet"], yaml.safe_load(DISAGGREGATED)))
     assert known.gangs[group].parent == f"{SLICE}/decode"
+
+
+def test_an_instance_of_an_update_comes_whole_into_the_clique_of_its_slice() -> None:
+    """Clique `a` has three nodes. One instance of each role takes two; a new one of two pods needs two more there,
+    however much room is elsewhere."""
+    known, state = Known(), State()
+    nodes = [replace(gpu_node(name, 8), labels=((CLIQUE, name[0]),)) for name in ("a0", "a1", "a2", "b0")]
+    step(state, [ev.NodeChanged(one) for one in nodes], 1)
+    known.pods(of_slice("decode", 0), of_slice("prefill", 0))
+    known.owners(pd_0_r1_decode="{spec: {}}", pd_0_r1_prefill="{spec: {}}", pd=DISAGGREGATED)
+    assert {node[0] for node in bound(step(state, known.taken(), 2)).values()} == {"a"}
+    marks = {f"disaggregatedset.x-k8s.io__{key}": value for key, value in
+             {"name": "pd", "role": "decode", "slice": "0", "revision": "r2"}.items()}  # fmt: skip
+    known.pods(*[of_lws("pd-0-r2-decode", 0, i, **marks) for i in range(2)])
+    known.owners(pd_0_r2_decode="{spec: {leaderWorkerTemplate: {size: 2}}}", pd=DISAGGREGATED)
+    more = [ev.NodeChanged(replace(gpu_node("b1", 8), labels=((CLIQUE, "b"),)))]
+    assert bound(step(state, [*known.taken(), *more], 3)) == {}
+    room = [ev.NodeChanged(replace(gpu_node("a3", 8), labels=((CLIQUE, "a"),)))]
+    assert sorted(bound(step(state, room, 4)).values()) == ["a2", "a3"]
+
+
+def bound(decisions: Sequence[Decision]) -> dict[str, str]:
+    return {one.uid: one.node for one in decisions if isinstance(one, Bind)}
 
 
 def test_a_label_that_names_no_object_changes_nothing() -> None:
