@@ -18,15 +18,27 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from dovetail.kube.api.resources import DEPLOYMENTS, JOBS, Resource
-from dovetail.kube.gangs.owners import JOBSET_LABEL, LWS_LABEL, OWNER_KINDS, RAY_LABEL, TRAINING_LABEL
+from dovetail.kube.gangs.owners import (
+    DISAGGREGATED_LABEL,
+    JOBSET_LABEL,
+    LWS_LABEL,
+    OWNER_KINDS,
+    POD_SET_LABEL,
+    RAY_LABEL,
+    ROLE_SET_LABEL,
+    TRAINING_LABEL,
+)
 from dovetail.kube.manifests.templates import (
+    DISAGGREGATED_SETS,
     JAX_JOBS,
     JOB_SETS,
     LEADER_WORKER_SETS,
     MPI_JOBS,
     PADDLE_JOBS,
+    POD_SETS,
     PYTORCH_JOBS,
     RAY_CLUSTERS,
+    ROLE_SETS,
     TF_JOBS,
     XGBOOST_JOBS,
 )
@@ -115,6 +127,9 @@ JOB_KINDS: tuple[JobKind, ...] = (
     JobKind(_RAY_SERVICES, RAY_LABEL, "status.activeServiceStatus.rayClusterName"),
     JobKind(RAY_CLUSTERS.resource, RAY_LABEL, suspend=_SUSPEND),
     JobKind(LEADER_WORKER_SETS.resource, LWS_LABEL),
+    JobKind(DISAGGREGATED_SETS.resource, DISAGGREGATED_LABEL),
+    JobKind(ROLE_SETS.resource, ROLE_SET_LABEL),
+    JobKind(POD_SETS.resource, POD_SET_LABEL),
     JobKind(DEPLOYMENTS),
     JobKind(_STATEFUL_SETS),
     JobKind(_REPLICA_SETS),

@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -235,9 +235,20 @@ def _gang(state: State, pod: Pod) -> GangView | None:
     bound = sum(1 for member in members if member.node)
     if gang is None:
         return GangView(workload, None, len(members), bound, (), ())
-    needs = sum(
-        state.workloads.gangs[gang_id].min_count
-        for gang_id in state.workloads.tree(workload)
-        if gang_id in state.workloads.gangs and any(member.gang == gang_id for member in members)
-    )
-    return GangView(workload, needs, len(members), bound, gang.required, gang.preferred)
+    return GangView(workload, _needs(state, workload, members), len(members), bound, gang.required, gang.preferred)
+
+
+def _needs(state: State, workload: str, members: Sequence[Pod]) -> int:
+    """With how few pods a gang starts, its sub-gangs included."""
+    gangs, below = state.workloads.gangs, dict[str, list[str]]()
+    for gang_id in state.workloads.tree(workload)[1:]:
+        if gang_id in gangs:
+            below.setdefault(gangs[gang_id].parent, []).append(gang_id)
+    held = {member.gang for member in members}
+
+    def fewest(gang_id: str) -> int:
+        gang, children = gangs[gang_id], sorted(map(fewest, below.get(gang_id, ())))
+        own = gang.min_count if not children or gang_id in held else 0
+        return own + sum(children[: gang.min_groups or len(children)])
+
+    return fewest(workload)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.decisions import Hold
-from dovetail.core.model import Problem
+from dovetail.core.model import Gang, Problem
 from dovetail.core.reasons import Reason, When
 from tests.core.driven import DEADLINE_MS, Driven, foreign, gang, members
 from tests.core.gang_oracle import RACK, gpu_node, gpu_pod
@@ -32,6 +32,17 @@ def test_an_incomplete_gang_waits_with_the_numbers() -> None:
     assert (refusal.reason, refusal.when) == (Reason.GANG_INCOMPLETE, When.NOT_YET)
     assert refusal.detail == "needs 3 pods, 2 can start"
     assert driven.at(1, *members(1, first=2)).keys() == {"g0", "g1", "g2"}
+
+
+def test_an_incomplete_gang_of_gangs_names_the_first_one_that_lacks_something() -> None:
+    root, decode = Gang("g", "ns", "g", 0), Gang("g/decode", "ns", "g/decode", 1, parent="g")
+    for prefill, lacking in (
+        (Gang("g/prefill", "ns", "g/prefill", 1, parent="g"), "g/prefill needs 1, 0 can start"),
+        (Gang("g/prefill", "ns", "g/prefill", 0, parent="g", min_groups=2), "g/prefill needs 2 of its gangs, 0 exist"),
+    ):
+        driven = Driven(gpu_node("a", 8))
+        assert driven.at(0, *map(ev.GangChanged, (root, decode, prefill)), *members(1, gang_id="g/decode")) == {}
+        assert driven.holds()["g/decode0"].detail.partition("; ")[2] == lacking
 
 
 def test_pods_may_be_reported_before_their_gang() -> None:

@@ -27,6 +27,8 @@ ORDINAL = "apps.kubernetes.io/pod-index"
         ({REPLICA: "4"}, (4,)),
         # The second number is that of the group.
         ({WORKER: "0", ORDINAL: "5"}, (0,)),
+        ({"grove.io/podclique-pod-index": "6"}, (6,)),
+        ({"stormservice.orchestration.aibrix.ai/pod-group-index": "1"}, (1,)),
         ({ORDINAL: "5"}, (5,)),
         ({}, ()),
         ({INDEX: ""}, ()),

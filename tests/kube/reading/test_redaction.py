@@ -164,3 +164,11 @@ def texts(kind: Any, field: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(kind, types.UnionType) or arguments:
         for argument in arguments:
             yield from texts(argument, field, depth)
+
+
+def test_by_what_pods_of_serving_stacks_know_their_gang_stays() -> None:
+    labels = {"roleset-name": "zebra", "role-name": "yak", "llm-d.ai/role": "prefill", "grove.io/podgang": "zebra-0"}
+    ((one,), names) = (found := redacted([{"metadata": {"labels": labels}}])).objects, found.names
+    kept = one["metadata"]["labels"]
+    assert list(kept) == list(labels) and kept["llm-d.ai/role"] == "prefill"
+    assert kept["grove.io/podgang"] == f"{kept['roleset-name']}-0" and names[kept["roleset-name"]] == "zebra"

@@ -8,6 +8,7 @@ often as the policy has `probes`. What was refused is remembered by what was wan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -57,7 +58,20 @@ class PlacementPhase:
     def _incomplete(self, group: Group) -> Refusal:
         need = group.total_missing() + len(group.all_held())
         exist = sum(1 for pod in self._members if startable(pod) or pod.node)
-        return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
+        detail = f"needs {need} pods, {exist} can start{self._lacking()}"
+        return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, detail)
+
+    def _lacking(self) -> str:
+        """Of a workload with sub-gangs the first that has too few pods, or too few gangs below it."""
+        gangs, tree = self._state.workloads.gangs, self._state.workloads.tree(self._workload)
+        there = Counter([pod.gang for pod in self._members if startable(pod) or pod.node])
+        below = Counter([gangs[gang_id].parent for gang_id in tree[1:] if gang_id in gangs])
+        for gang in [gangs[gang_id] for gang_id in tree[1:] if gang_id in gangs]:
+            if gang.min_groups > below[gang.id]:
+                return f"; {gang.name} needs {gang.min_groups} of its gangs, {below[gang.id]} exist"
+            if not below[gang.id] and gang.min_count > there[gang.id]:
+                return f"; {gang.name} needs {gang.min_count}, {there[gang.id]} can start"
+        return ""
 
     def place(self, group: Group, wanted: Hashable | None) -> Outcome:
         """`wanted` is what the group wants, None where that may not be remembered."""

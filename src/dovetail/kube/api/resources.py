@@ -124,6 +124,7 @@ POD_GROUPS = (
 )
 COMPOSITE_POD_GROUPS = (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", True, "CompositePodGroup"),)
 COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True, "PodGroup")
+GROVE_POD_GANGS = Resource("scheduler.grove.io", "v1alpha1", "podgangs", True, "PodGang")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", True, "PodGroup")
 
 NODE_TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", False, "NodeResourceTopology")

@@ -6,6 +6,8 @@ Rules
   declared thing becomes one gang, or a root with a sub-gang for each of its parts.
 - Parts that are made one after another (the next when the former runs) cannot wait for each other: then each part is a
   gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
+- A part can lie in another one, whose levels then hold for both. So can a whole declared thing: the group of a
+  LeaderWorkerSet in a role of the object that made it (`Membership.above`).
 - Our annotations count on the object first, then on the pods, which must agree. Levels hold for the whole declared
   thing; `gang-min` and `gang-max` replace its numbers, where it has no parts. Only the pod itself declares its part of
   a GPU.
@@ -58,7 +60,8 @@ class OwnerRef(Struct, frozen=True, cache_hash=True):
 
 class Membership(Struct, frozen=True):
     """The gang of a pod, from the pod alone. `owner` is the object that must be read for the rest. With `alone` the pod
-    is in no gang, and does not wait for the object."""
+    is in no gang, and does not wait for the object. `above` is where the gang itself lies; it does not count where its
+    owner does not exist."""
 
     id: str
     namespace: str
@@ -66,14 +69,21 @@ class Membership(Struct, frozen=True):
     part: str = ""
     owner: OwnerRef | None = None
     alone: bool = False
+    above: Membership | None = None
 
 
 class DeclaredPart(Struct, frozen=True):
-    """A role in a workload. `pods` is the number of its pods, None if no object has it."""
+    """A role in a workload. `pods` is the number of its pods, None if no object has it. `within` names the part that it
+    lies in ("": the workload itself); such a part has no pods of its own, and lies in no other. `min_groups`: it holds
+    gangs that others declare, and starts with so many. `required` and `preferred` are as in Gang."""
 
     name: str
-    min_count: int
+    min_count: int = 0
     pods: int | None = None
+    within: str = ""
+    min_groups: int = 0
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
 
 
 class Declared(Struct, frozen=True):
@@ -94,7 +104,24 @@ class Declared(Struct, frozen=True):
         """The id of the gang that a pod of this part is in."""
         if self.alone:
             return ""
-        return f"{self.gang.id}/{part}" if any(p.name == part and p.min_count for p in self.parts) else self.gang.id
+        known = any(one.name == part and (one.min_count or one.min_groups) for one in self.parts)
+        return f"{self.gang.id}/{part}" if known else self.gang.id
+
+
+_PASSED_ON = (
+    "queue", "user", "nvlink", "max_runtime_ms", "checkpoint_interval_ms", "startup_ms", "preemptible", "movable",
+    "hold",
+)  # fmt: skip
+"""What an object declares for the pods of the objects that it makes. Levels and numbers are of its own gang."""
+
+
+def under(declared: Declared, above: Declared) -> Declared:
+    """The declaration, with what that of the object above it declares for the same pods where it has nothing."""
+    own, over = declared.options, above.options
+    if over is NOTHING:
+        return declared
+    passed = {one: getattr(over, one) for one in _PASSED_ON if getattr(own, one) == getattr(NOTHING, one)}
+    return replace(declared, options=replace(own, **passed))
 
 
 def divided(field: str, parts: Sequence[DeclaredPart]) -> tuple[tuple[DeclaredPart, ...], Problem | None]:
@@ -127,6 +154,9 @@ class Begun(Struct, frozen=True):
 
 _NOBODY: Mapping[str, Begun] = {}
 
+PAIRED_ROLES = ("decode", "prefill")
+"""Roles of pods of which neither serves without the other."""
+
 
 def restored(member: Membership | None, pod: Pod) -> Membership | None:
     """The gang of a bound pod, by its record (`pod.gang`); `member` is that of its metadata now, which counts as far as
@@ -139,8 +169,10 @@ def restored(member: Membership | None, pod: Pod) -> Membership | None:
 
 
 def named(member: Membership) -> Declared:
-    """A gang that only its pods declare."""
-    return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
+    """A gang that only its pods declare; with roles, if the pod has one of those that need each other."""
+    gang = Gang(member.id, member.namespace, member.name, min_count=0)
+    roles = PAIRED_ROLES if member.part in PAIRED_ROLES else ()
+    return Declared(gang, _path("gang-min"), tuple([DeclaredPart(role, 1) for role in roles]))
 
 
 def lonely(options: WorkloadOptions, member: Membership | None = None) -> Problem | None:
@@ -157,10 +189,12 @@ def lonely(options: WorkloadOptions, member: Membership | None = None) -> Proble
 
 
 def records(
-    declared: Declared, members: Collection[WorkloadOptions], bound: Mapping[str, Begun] = _NOBODY
+    declared: Declared, members: Collection[WorkloadOptions], bound: Mapping[str, Begun] = _NOBODY, parent: str = ""
 ) -> list[Gang]:
     """The core's gangs for a declared workload, the root first; `members` are the declarations of its pods, `bound` the
-    gangs (by id) as of the bind of their pods."""
+    gangs (by id) as of the bind of their pods, `parent` the gang that it lies in."""
+    if parent:
+        declared = replace(declared, gang=replace(declared.gang, parent=parent))
     now = _records(declared, members)
     if not bound:
         return now
@@ -180,7 +214,7 @@ def _records(declared: Declared, members: Collection[WorkloadOptions]) -> list[G
     preferred = _agreed("topology-preferred", own.preferred, (w.preferred for w in members), problems)
     minimum = _agreed("gang-min", own.gang_min, (w.gang_min for w in members), problems)
     maximum = _agreed("gang-max", own.gang_max, (w.gang_max for w in members), problems)
-    parts = [part for part in declared.parts if part.min_count]
+    parts = _needed(declared)
     gang = replace(
         gang,
         min_count=0 if parts else minimum or gang.min_count,
@@ -199,19 +233,30 @@ def _records(declared: Declared, members: Collection[WorkloadOptions]) -> list[G
     return [replace(g, problem=first_of(problems)) for g in (gang, *below)]
 
 
+def _needed(declared: Declared) -> list[DeclaredPart]:
+    """The parts that become sub-gangs: without those that need no pod, and, where each part is a gang of its own,
+    without those that only hold others."""
+    holding = {part.within for part in declared.parts if part.min_count} if declared.together else set()
+    return [part for part in declared.parts if part.min_count or part.min_groups or part.name in holding]
+
+
 def _sub_gang(root: Gang, part: DeclaredPart, declared: Declared, problems: list[Problem]) -> Gang:
+    outer = next((one for one in declared.parts if one.name == part.within), DeclaredPart(""))
+    # Without a common gang each part is inside the levels of all that it lies in.
+    around = () if declared.together else (root, outer)
     found = replace(
         root,
-        id=declared.gang_of(part.name),
+        id=f"{root.id}/{part.name}",
         name=f"{root.name}/{part.name}",
         min_count=part.min_count,
         max_count=None,
-        parent=root.id if declared.together else root.parent,
-        min_groups=0,
-        required=() if declared.together else root.required,
-        preferred=() if declared.together else root.preferred,
+        parent=(f"{root.id}/{part.within}" if part.within else root.id) if declared.together else root.parent,
+        min_groups=part.min_groups,
+        required=tuple(dict.fromkeys(key for one in (*around, part) for key in one.required)),
+        preferred=tuple(dict.fromkeys(key for one in (*around, part) for key in one.preferred)),
     )
-    _check(found, declared.min_field, part.pods, problems)
+    if part.min_count:
+        _check(found, declared.min_field, part.pods, problems)
     return found
 
 

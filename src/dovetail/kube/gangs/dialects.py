@@ -2,15 +2,21 @@
 """The dialects of PodGroup: one table of how a pod names its group and what the group's object declares.
 
 Rules
-- The first dialect by which a pod names a group counts; then its own `dovetail.dev/gang`; then its owner.
+- The first dialect by which a pod names a group counts; then its own `dovetail.dev/gang`, in which llm-d's roles are
+  parts; then its owner.
 - A native group of policy basic has no minimum: it is a gang of at least one pod. The levels of its topology constraint
   hold for it as for any other.
 - Volcano's minTaskMember makes sub-gangs where the numbers add up to minMember; else minMember counts alone, since a
   gang has one minimum. Volcano's tiers are numbers over HyperNodes, which are not read: a hard one must have a name
   that is a level (see `annotations`).
-- `priorityClassName` and `queue` of Volcano are not read: the pods' own priority and queue count.
-Sources: k8s.io/api/scheduling (1.36, 1.37), and the APIs of the scheduler-plugins and of Volcano.
-Not known here: pod.spec.workloadRef (1.35), disruptionMode, minResources, timeouts, Volcano's subGroupPolicy.
+- A PodGang of Grove has a sub-gang for each of its podgroups, which needs `minReplicas` pods, and one around those that
+  share a topology: its three levels of packing. Its pods have a scheduling gate until it is whole, and those of a
+  scaled PodGang until its base has started: Grove removes it.
+- `priorityClassName` of Grove and Volcano, and `queue` of Volcano are not read: the pods' own priority and queue count.
+Sources: k8s.io/api/scheduling (1.36, 1.37), the APIs of the scheduler-plugins and of Volcano, and of Grove
+scheduler/api/core/v1alpha1 and operator/api/common/labels.go; the roles of llm-d in its guides.
+Not known here: pod.spec.workloadRef (1.35), disruptionMode, minResources, timeouts, Volcano's subGroupPolicy, Grove's
+podReferences (the pods' labels count) and reuseReservationRef.
 """
 
 from __future__ import annotations
@@ -24,25 +30,28 @@ from dovetail.core.model import Gang, Problem
 from dovetail.kube.api.resources import (
     COMPOSITE_POD_GROUPS,
     COSCHEDULING_POD_GROUPS,
+    GROVE_POD_GANGS,
     POD_GROUPS,
     VOLCANO_POD_GROUPS,
     Resource,
 )
-from dovetail.kube.gangs.declared import NAMED, Declared, DeclaredPart, Membership, divided
+from dovetail.kube.gangs.declared import NAMED, PAIRED_ROLES, Declared, DeclaredPart, Membership, divided
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.groups import (
     CompositePodGroup,
     CoschedulingPodGroup,
+    GrovePodGang,
     NetworkTopology,
+    PackTopology,
     PodGroup,
     SchedulingConstraints,
     VolcanoPodGroup,
 )
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import LEVELS, WorkloadOptions, level, options_of
-from dovetail.kube.translate.limits import MOST_LEVELS, too_many
+from dovetail.kube.translate.annotations import LEVELS, WorkloadOptions, is_label_key, level, options_of
+from dovetail.kube.translate.limits import MOST_LEVELS, MOST_SUBGANGS, too_many
 from dovetail.kube.translate.limits import name as bounded_name
-from dovetail.kube.translate.problems import NO_GROUP_CLAIMS, first_of
+from dovetail.kube.translate.problems import NO_GROUP_CLAIMS, first_of, shown
 
 G = TypeVar("G")
 
@@ -52,6 +61,9 @@ _COSCHEDULING_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.s
 _VOLCANO_ANNOTATIONS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 # https://github.com/volcano-sh/apis: pkg/apis/batch/v1alpha1/labels.go.
 _VOLCANO_TASK = "volcano.sh/task-spec"
+# https://github.com/ai-dynamo/grove: operator/api/common/labels.go.
+GROVE_LABEL, GROVE_CLIQUE = "grove.io/podgang", "grove.io/podclique"
+LLM_D_ROLE = "llm-d.ai/role"
 
 
 class Dialect(Struct, Generic[G], frozen=True):
@@ -65,7 +77,7 @@ class Dialect(Struct, Generic[G], frozen=True):
     named_by: tuple[str, ...] = ()
     """The first of these keys that a pod has names its group."""
     part_by: str = ""
-    """The annotation that names the pod's part in its group."""
+    """The key that names the pod's part in its group, in the same place."""
 
     def id_of(self, namespace: str, name: str) -> str:
         return f"{self.id_prefix}/{namespace}/{name}"
@@ -75,18 +87,21 @@ def membership(pod: Pod, options: WorkloadOptions, owned: Membership | None) -> 
     """The gang of the pod; None where it has none. `owned` is the gang by its owner, as `owned_by` returns it."""
     meta, group = pod.metadata, pod.spec.scheduling_group
     dialect: Dialect[Any] = NATIVE
-    name = group.pod_group_name if group is not None else ""
+    name, part = (group.pod_group_name, "") if group is not None else ("", "")
     if not name:
         for dialect in _NAMED_BY_KEYS:
             values = meta.labels if dialect.named_in == "labels" else meta.annotations
             name = next((values[key] for key in dialect.named_by if key in values), "")
             if name:
+                part = values.get(dialect.part_by, "")
                 break
     if name:
-        name, part = bounded_name(name), bounded_name(meta.annotations.get(dialect.part_by, ""))
+        name, part = bounded_name(name), bounded_name(part)
         return Membership(dialect.id_of(meta.namespace, name), meta.namespace, name, part)
     if options.gang:
-        return Membership(f"{NAMED}/{meta.namespace}/{options.gang}", meta.namespace, options.gang)
+        role = meta.labels.get(LLM_D_ROLE, "")
+        part = role if role in PAIRED_ROLES else ""
+        return Membership(f"{NAMED}/{meta.namespace}/{options.gang}", meta.namespace, options.gang, part)
     return owned
 
 
@@ -157,6 +172,52 @@ def _coscheduling(obj: CoschedulingPodGroup) -> Declared:
     return Declared(gang, "spec.minMember", options=options_of(obj.metadata))
 
 
+def _pod_gang(obj: GrovePodGang) -> Declared:
+    spec, problems = obj.spec, list[Problem]()
+    field, groups = "spec.podgroups", "spec.topologyConstraintGroupConfigs"
+    names = {one.name for one in spec.podgroups[:MOST_SUBGANGS]}
+    holding, within = [], dict[str, str]()
+    for i, one in enumerate(spec.topology_constraint_group_configs[:MOST_SUBGANGS]):
+        required, preferred = _packed(f"{groups}[{i}]", one.topology_constraint, problems)
+        holding.append(DeclaredPart(one.name, required=required, preferred=preferred))
+        for inner in one.pod_group_names[:MOST_SUBGANGS]:
+            if inner not in names or one.name in names or within.setdefault(inner, one.name) != one.name:
+                rule = "must be the name of one podgroup that is in no other, and the group must have another name"
+                problems.append(Problem(f"{groups}[{i}].podGroupNames", shown(inner), rule))
+    parts = []
+    for i, group in enumerate(spec.podgroups[:MOST_SUBGANGS]):
+        required, preferred = _packed(f"{field}[{i}]", group.topology_constraint, problems)
+        inside = within.get(group.name, "")
+        parts.append(
+            DeclaredPart(group.name, group.min_replicas, within=inside, required=required, preferred=preferred)
+        )
+    too_much = too_many(field, len(spec.podgroups) + len(spec.topology_constraint_group_configs), MOST_SUBGANGS)
+    if too_much is not None:
+        problems, parts, holding = [too_much], [], []
+    required, preferred = _packed("spec", spec.topology_constraint, problems)
+    gang = _gang(
+        GROVE, obj.metadata, min_count=0, required=required, preferred=preferred, problem=first_of(problems)
+    )  # fmt: skip
+    return Declared(gang, f"{field}.minReplicas", (*holding, *parts), options=options_of(obj.metadata))
+
+
+def _packed(
+    field: str, wire: PackTopology | None, problems: list[Problem]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """(required, preferred) levels."""
+    pack = wire.pack_constraint if wire is not None else None
+    if pack is None:
+        return (), ()
+    found = []
+    for name, key in (("required", pack.required), ("preferred", pack.preferred)):
+        valid = key is not None and is_label_key(key)
+        if key and not valid:
+            path = f"{field}.topologyConstraint.packConstraint.{name}"
+            problems.append(Problem(path, shown(key), "must be the key of a node label"))
+        found.append((key,) if key and valid else ())
+    return found[0], found[1]
+
+
 def _volcano(obj: VolcanoPodGroup) -> Declared:
     spec = obj.spec
     required, preferred, problem = _tiers(spec.network_topology)
@@ -194,5 +255,8 @@ VOLCANO = Dialect(
     "podgroup.scheduling.volcano.sh", (VOLCANO_POD_GROUPS,), VolcanoPodGroup, _volcano,
     "annotations", _VOLCANO_ANNOTATIONS, _VOLCANO_TASK,
 )  # fmt: skip
-DIALECTS: tuple[Dialect[Any], ...] = (NATIVE, COMPOSITE, COSCHEDULING, VOLCANO)
+GROVE = Dialect(
+    "podgang.scheduler.grove.io", (GROVE_POD_GANGS,), GrovePodGang, _pod_gang, "labels", (GROVE_LABEL,), GROVE_CLIQUE
+)  # fmt: skip
+DIALECTS: tuple[Dialect[Any], ...] = (NATIVE, COMPOSITE, GROVE, COSCHEDULING, VOLCANO)
 _NAMED_BY_KEYS = tuple(dialect for dialect in DIALECTS if dialect.named_by)

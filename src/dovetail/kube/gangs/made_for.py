@@ -3,7 +3,8 @@
 
 Rules
 - It is the last one up of the pod's controllers, as far as controllers write its name into the pod: a JobSet, not the
-  Job that it made; a Deployment, not its ReplicaSet. No object is read for it.
+  Job that it made; a Deployment, not its ReplicaSet; a DisaggregatedSet, not its LeaderWorkerSets. No object is read
+  for it.
 - Kinds are those that a job can be (see `jobs.kinds`). A pod whose controller is of any other kind stands for itself,
   as a pod without a controller does.
 - Any user can write any owner and any label into a pod. So the name is valid in the pod's namespace alone, and one that
@@ -34,6 +35,8 @@ def object_of(pod: Pod) -> str:
 def made_for(pod: Pod, owned: Membership | None) -> str:
     """The same; `owned` is what `owned_by` returns for the pod."""
     labels = pod.metadata.labels
+    while owned is not None and owned.above is not None:
+        owned = owned.above
     if owned is not None and owned.owner is not None:
         kind, name = owned.owner.resource.kind, owned.owner.name
         if RAY_LABEL in labels and labels.get(_RAY_KIND) in _RAY_KINDS:

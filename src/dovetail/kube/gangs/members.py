@@ -51,9 +51,9 @@ class MemberCounts:
         """The uids, in the order in which the pods came."""
         return iter(self._pods)
 
-    def put(self, uid: str, pod: KnownPod) -> None:
-        """Insert or replace."""
-        bound, reported, options = pod.bound, pod.reported, pod.options
+    def put(self, uid: str, pod: KnownPod, *, declares: bool = True) -> None:
+        """Insert or replace; the pod's declarations count only if it `declares` something about this gang."""
+        bound, reported, options = pod.bound, pod.reported, pod.options if declares else NOTHING
         runs = bound is not None and bound.gang and not reported.deleting
         new = _Counted(
             (options.required, options.preferred, options.gang_min, options.gang_max),

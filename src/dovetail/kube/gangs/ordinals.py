@@ -5,7 +5,8 @@ Rules: the first row of which the pod carries the first key counts. A key is a l
 no number, or one of more than nine digits, states nothing. The training operators count each role from 0, and their
 ranks begin with the master. A user that writes such keys changes the order of the own job's pods and nothing else.
 Sources: batch/v1 types.go, apps/v1 types.go of Kubernetes; jobset api/jobset/v1alpha2; lws api/leaderworkerset/v1;
-training-operator pkg/apis/kubeflow.org/v1/common_types.go.
+training-operator pkg/apis/kubeflow.org/v1/common_types.go; grove operator/api/common/labels.go; aibrix
+pkg/controller/constants.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     (_REPLICA_INDEX,),
     # The leader's pod-index is that of its group.
     (LWS_WORKER_INDEX,),
+    # Those of Grove, in their clique, and of AIBrix, in their PodSet.
+    ("grove.io/podclique-pod-index",),
+    ("stormservice.orchestration.aibrix.ai/pod-group-index",),
     ("apps.kubernetes.io/pod-index",),
 )
 _LEADERS = frozenset({"master", "chief", "launcher"})

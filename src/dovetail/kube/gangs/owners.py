@@ -3,15 +3,15 @@
 
 Rules
 - A row has which controller makes the pods, which of their labels name the object, the role of a pod in it, and how
-  many pods the object makes. A kind that is not in the table makes pods that are on their own.
+  many pods the object makes (`sizes`, `serving`). A kind that is not in the table makes pods that are on their own.
 - The labels are used at once; the numbers need the object itself, which is read once, and again after pods came
   or went. Until then only the gang's name is known, and its pods wait.
-- A Job is a gang where it is indexed and runs all its indices at once; else its pods are on their own, and the Job is
-  read only for its queue, its limits and its annotations: the pods do not wait for that.
-- A Job with a limit of failures for each index goes on with the indices that are left.
-- Controllers that make some pods only when others run are respected: parts in order become gangs of their own, and
-  where the first pod must run before the rest is made, the minimum is one.
-Not known here: Spark, Grove, Volcano's Job (its PodGroup is read), StatefulSets that are no LeaderWorkerSet.
+- An object can be made by another one that the table has: then its gang lies in a gang of that one (`above`), which is
+  known by labels of the pods. A label that names no object of its own namespace changes nothing.
+Made of others, and so without a row: TrainJob (a JobSet), RayJob and RayService (a RayCluster), KServe's
+LLMInferenceService (LeaderWorkerSets, Deployments), Dynamo's graphs and Grove's sets (PodGangs, see `dialects`), the
+runtimes of the vLLM production stack (Deployments).
+Not known here: Spark, Volcano's Job (its PodGroup is read), StatefulSets that are no LeaderWorkerSet.
 """
 
 from __future__ import annotations
@@ -25,21 +25,35 @@ from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.api.resources import JOBS, NAME, VERSION, Resource
-from dovetail.kube.gangs.declared import Declared, DeclaredPart, Membership, OwnerRef, divided
+from dovetail.kube.gangs import serving, sizes
+from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef, divided
+from dovetail.kube.gangs.sizes import GangSize
 from dovetail.kube.manifests.templates import (
+    DISAGGREGATED_SETS,
     JAX_JOBS,
     JOB_SETS,
     LEADER_WORKER_SETS,
     MPI_JOBS,
     PADDLE_JOBS,
+    POD_SETS,
     PYTORCH_JOBS,
     RAY_CLUSTERS,
+    ROLE_SETS,
     TF_JOBS,
     XGBOOST_JOBS,
     Holder,
 )
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
-from dovetail.kube.objects.owners import Job, JobSet, LeaderWorkerSet, RayCluster, TrainingJob
+from dovetail.kube.objects.owners import (
+    DisaggregatedSet,
+    Job,
+    JobSet,
+    LeaderWorkerSet,
+    PodSet,
+    RayCluster,
+    RoleSet,
+    TrainingJob,
+)
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions, options_of
 
@@ -51,11 +65,16 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_LABEL, OLD_JOB_LABEL = "batch.kubernetes.io/job-name", "job-name"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
-EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 LWS_LABEL = "leaderworkerset.sigs.k8s.io/name"
-_LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_SUBGROUP = "leaderworkerset.sigs.k8s.io/subgroup-index"
+DISAGGREGATED_LABEL = "disaggregatedset.x-k8s.io/name"
+DISAGGREGATED_SLICE = "disaggregatedset.x-k8s.io/slice"
+DISAGGREGATED_ROLE = "disaggregatedset.x-k8s.io/role"
+# https://github.com/vllm-project/aibrix: pkg/controller/constants. Labels without a domain, as they are.
+ROLE_SET_LABEL, ROLE_LABEL = "roleset-name", "role-name"
+POD_SET_LABEL = "stormservice.orchestration.aibrix.ai/podset-name"
 # https://github.com/kubeflow/training-operator: pkg/apis/kubeflow.org/v1/common_types.go; the mpi-operator (v2beta1)
 # has the role instead of the replica type.
 TRAINING_LABEL = "training.kubeflow.org/job-name"
@@ -64,28 +83,16 @@ _JOB_ROLE = "training.kubeflow.org/job-role"
 # https://github.com/ray-project/kuberay: ray-operator/controllers/ray/utils/constant.go.
 RAY_LABEL = "ray.io/cluster"
 _RAY_GROUP = "ray.io/group"
-_RAY_HEAD = "headgroup"
 
 _BATCH_JOB = ("batch", "Job")
-
-
-class GangSize(Struct, frozen=True):
-    """How many pods an object makes and how many must start together (see `gangs.Declared`). `survives` is as in
-    Gang."""
-
-    min_field: str
-    min_count: int = 0
-    pods: int | None = None
-    parts: tuple[DeclaredPart, ...] = ()
-    together: bool = True
-    survives: bool = False
 
 
 class OwnerKind(Struct, Generic[D], frozen=True):
     """`controllers` are the (group, kind) of the pods' own controllers. Pods must carry `marked_by`, as a label or an
     annotation. `named_by` is the label with the object's name ("": it is the controller itself); `split_by` a label
     whose every value is a gang of its own. `size` None means that the pods are on their own; so are pods that do
-    not carry `gang_by`. `deadline_s` is how long the object may run."""
+    not carry `gang_by`. `deadline_s` is how long the object may run. `above` is the kind that may have made the object:
+    it has for pods that carry that kind's `named_by`."""
 
     resource: Resource
     wire: type[D]
@@ -97,6 +104,7 @@ class OwnerKind(Struct, Generic[D], frozen=True):
     split_by: str = ""
     part_in: Callable[[Mapping[str, str]], str] = lambda _: ""
     deadline_s: Callable[[D], int | None] = lambda _: None
+    above: OwnerKind[Any] | None = None
 
 
 def owned_by(pod: Pod) -> Membership | None:
@@ -109,23 +117,32 @@ def owned_by(pod: Pod) -> Membership | None:
         for kind in _BY_CONTROLLER.get((group, reference.kind), ()):
             if not _carries(pod, kind.marked_by):
                 continue
-            if not (VERSION.fullmatch(version) and NAME.fullmatch(meta.labels.get(kind.named_by) or reference.name)):
+            name = meta.labels.get(kind.named_by) or reference.name
+            if not (VERSION.fullmatch(version) and NAME.fullmatch(name)):
                 # The API server takes anything for the apiVersion and the name of an owner; no object is called so.
                 continue
             resource = kind.resource
             if reference.kind == resource.kind and version != resource.version:
                 resource = replace(resource, version=version)
-            name = meta.labels.get(kind.named_by) or reference.name
-            split = f"{name}/{meta.labels.get(kind.split_by, '')}" if kind.split_by else name
-            return Membership(
-                id=f"{resource.kind.lower()}.{resource.group}/{meta.namespace}/{split}",
-                namespace=meta.namespace,
-                name=split,
-                part=kind.part_in(meta.labels),
-                owner=OwnerRef(resource, meta.namespace, name),
-                alone=not _carries(pod, kind.gang_by),
-            )
+            return _membership(kind, resource, meta, name, not _carries(pod, kind.gang_by))
     return None
+
+
+def _membership(kind: OwnerKind[Any], resource: Resource, meta: ObjectMeta, name: str, alone: bool) -> Membership:
+    # Older DisaggregatedSets have one slice, and no label of it.
+    split = f"{name}/{meta.labels.get(kind.split_by, '0')}" if kind.split_by else name
+    above, over = kind.above, None
+    if above is not None and NAME.fullmatch(maker := meta.labels.get(above.named_by, "")):
+        over = _membership(above, above.resource, meta, maker, False)
+    return Membership(
+        id=f"{resource.kind.lower()}.{resource.group}/{meta.namespace}/{split}",
+        namespace=meta.namespace,
+        name=split,
+        part=kind.part_in(meta.labels),
+        owner=OwnerRef(resource, meta.namespace, name),
+        alone=alone,
+        above=over,
+    )
 
 
 def _carries(pod: Pod, mark: str) -> bool:
@@ -167,6 +184,8 @@ def read(owner: OwnerRef, document: Mapping[str, object] | None) -> OwnerRead:
     if size is None:
         return OwnerRead(owner, options=options, deadline_ms=deadline_ms)
     parts, problem = divided(f"{owner} {size.min_field}", size.parts)
+    if size.problem is not None:
+        problem = replace(size.problem, field=f"{owner} {size.problem.field}")
     return OwnerRead(
         owner, True, replace(size, parts=parts), options, deadline_ms, epoch_ms(meta.creation_timestamp), problem
     )
@@ -183,80 +202,11 @@ def declare(member: Membership, read: OwnerRead) -> Declared | None:
         return Declared(gang, "")
     if size is None:
         return Declared(gang, "", options=read.options, deadline_ms=read.deadline_ms, alone=True)
-    gang = replace(gang, min_count=size.min_count, created_ms=read.created_ms, survives=size.survives)
+    gang = replace(
+        gang, min_count=size.min_count, created_ms=read.created_ms, survives=size.survives, required=size.required
+    )
     field = f"{owner} {size.min_field}"
     return Declared(gang, field, size.parts, size.together, size.pods, read.options, read.deadline_ms)
-
-
-def _job(job: Job) -> GangSize | None:
-    spec = job.spec
-    # As the Job controller of 1.36 did for its own PodGroups (KEP-5547): fewer pods than indices are a work queue.
-    if spec.completion_mode == "Indexed" and spec.completions == spec.parallelism > 1:
-        by_index = spec.backoff_limit_per_index is not None
-        return GangSize("spec.parallelism", spec.parallelism, spec.parallelism, survives=by_index)
-    return None
-
-
-def _jobset(jobset: JobSet) -> GangSize:
-    spec = jobset.spec
-    in_order = spec.startup_policy.startup_policy_order == "InOrder" or any(r.depends_on for r in spec.replicated_jobs)
-    parts, leaders_first = [], False
-    for replicated in spec.replicated_jobs:
-        job = replicated.template.spec
-        pods = replicated.replicas * min(job.parallelism, job.completions or job.parallelism)
-        marks = jobset.metadata.annotations, replicated.template.metadata.annotations
-        # Its webhook refuses all pods but the leader of each Job until that one is bound.
-        leader_first = any(EXCLUSIVE in one for one in marks) and all(
-            NODE_SELECTOR_STRATEGY not in one for one in marks
-        )
-        leaders_first |= leader_first
-        parts.append(DeclaredPart(replicated.name, min(pods, 1) if leader_first else pods, pods))
-    if len(parts) == 1:
-        return GangSize("spec.replicatedJobs", parts[0].min_count, parts[0].pods)
-    return GangSize("spec.replicatedJobs", parts=tuple(parts), together=not (in_order or leaders_first))
-
-
-def _leader_worker_set(lws: LeaderWorkerSet) -> GangSize:
-    size, field = lws.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size"
-    if lws.spec.startup_policy == "LeaderReady":
-        return GangSize(
-            field, parts=(DeclaredPart("leader", 1, 1), DeclaredPart("workers", size - 1, size - 1)), together=False
-        )
-    return GangSize(field, size, size)
-
-
-def _training(job: TrainingJob) -> GangSize:
-    spec = job.spec
-    maps = (
-        spec.tf_replica_specs,
-        spec.pytorch_replica_specs,
-        spec.mpi_replica_specs,
-        spec.xgb_replica_specs,
-        spec.paddle_replica_specs,
-        spec.jax_replica_specs,
-    )
-    replicas = {name.lower(): replica.replicas for specs in maps for name, replica in specs.items()}
-    policy = spec.run_policy.scheduling_policy
-    at_least = policy.min_available if policy is not None else None
-    launcher_last = spec.wait_for_workers or spec.launcher_creation_policy == "WaitForWorkersReady"
-    if at_least is not None and not launcher_last:
-        return GangSize("spec.runPolicy.schedulingPolicy.minAvailable", at_least, sum(replicas.values()))
-    workers = replicas.get("worker", 0)
-    fewest = spec.elastic_policy.min_replicas if at_least is None else min(at_least, workers)
-    wanted = replicas if fewest is None else {**replicas, "worker": fewest}
-    parts = [DeclaredPart(name, wanted[name], count) for name, count in sorted(replicas.items())]
-    if len(parts) == 1:
-        return GangSize("spec replicas", parts[0].min_count, parts[0].pods)
-    return GangSize("spec replicas", parts=tuple(parts), together=not launcher_last)
-
-
-def _ray_cluster(cluster: RayCluster) -> GangSize:
-    parts = [DeclaredPart(_RAY_HEAD, 1, 1)]
-    for group in cluster.spec.worker_group_specs:
-        # Of a group that may grow and shrink only the minimum has to start with the head.
-        count = 0 if group.suspend else group.num_of_hosts * (group.min_replicas or group.replicas)
-        parts.append(DeclaredPart(group.group_name, count))
-    return GangSize("spec.workerGroupSpecs", parts=tuple(parts))
 
 
 def _label(key: str) -> Callable[[Mapping[str, str]], str]:
@@ -268,14 +218,16 @@ def _replica_type(labels: Mapping[str, str]) -> str:
 
 
 def _leader_or_worker(labels: Mapping[str, str]) -> str:
-    return "leader" if labels.get(LWS_WORKER_INDEX) == "0" else "workers"
+    if labels.get(LWS_WORKER_INDEX) == "0":
+        return serving.LEADER
+    return labels.get(LWS_SUBGROUP) or serving.WORKERS
 
 
 def _training_kind(holder: Holder, *more: tuple[str, str]) -> OwnerKind[TrainingJob]:
     return OwnerKind(
         holder.resource,
         TrainingJob,
-        _training,
+        sizes.training,
         (("kubeflow.org", holder.resource.kind), *more),
         marked_by=TRAINING_LABEL,
         named_by=TRAINING_LABEL,
@@ -284,12 +236,29 @@ def _training_kind(holder: Holder, *more: tuple[str, str]) -> OwnerKind[Training
     )
 
 
+_DISAGGREGATED_KIND = OwnerKind(
+    DISAGGREGATED_SETS.resource,
+    DisaggregatedSet,
+    serving.disaggregated_set,
+    (),
+    named_by=DISAGGREGATED_LABEL,
+    split_by=DISAGGREGATED_SLICE,
+    part_in=_label(DISAGGREGATED_ROLE),
+)
+_ROLE_SET_KIND = OwnerKind(
+    ROLE_SETS.resource,
+    RoleSet,
+    serving.role_set,
+    ((ROLE_SETS.resource.group, ROLE_SETS.resource.kind),),
+    named_by=ROLE_SET_LABEL,
+    part_in=_label(ROLE_LABEL),
+)
 OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
     # Also for Kubeflow's TrainJob, which makes a JobSet.
     OwnerKind(
         JOB_SETS.resource,
         JobSet,
-        _jobset,
+        sizes.jobset,
         (_BATCH_JOB,),
         marked_by=JOBSET_LABEL,
         named_by=JOBSET_LABEL,
@@ -305,25 +274,35 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
     OwnerKind(
         JOBS,
         Job,
-        _job,
+        sizes.job,
         (_BATCH_JOB,),
         gang_by=COMPLETION_INDEX,
         deadline_s=lambda job: job.spec.active_deadline_seconds,
     ),
+    _DISAGGREGATED_KIND,
     OwnerKind(
         LEADER_WORKER_SETS.resource,
         LeaderWorkerSet,
-        _leader_worker_set,
+        serving.leader_worker_set,
         (("apps", "StatefulSet"),),
         marked_by=LWS_LABEL,
         named_by=LWS_LABEL,
-        split_by=_LWS_GROUP,
+        split_by=LWS_GROUP,
         part_in=_leader_or_worker,
+        above=_DISAGGREGATED_KIND,
+    ),
+    _ROLE_SET_KIND,
+    OwnerKind(
+        POD_SETS.resource,
+        PodSet,
+        serving.pod_set,
+        ((POD_SETS.resource.group, POD_SETS.resource.kind),),
+        above=_ROLE_SET_KIND,
     ),
     OwnerKind(
         RAY_CLUSTERS.resource,
         RayCluster,
-        _ray_cluster,
+        sizes.ray_cluster,
         (("ray.io", "RayCluster"),),
         marked_by=RAY_LABEL,
         named_by=RAY_LABEL,

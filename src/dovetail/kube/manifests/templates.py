@@ -47,6 +47,15 @@ LEADER_WORKER_SETS = _holder(
     "leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet",
     "spec.leaderWorkerTemplate.leaderTemplate", "spec.leaderWorkerTemplate.workerTemplate",
 )  # fmt: skip
+# https://github.com/kubernetes-sigs/lws: api/disaggregatedset/v1/disaggregatedset_types.go.
+DISAGGREGATED_SETS = _holder(
+    "disaggregatedset.x-k8s.io", "v1", "disaggregatedsets", "DisaggregatedSet",
+    "spec.roles.*.spec.leaderWorkerTemplate.leaderTemplate", "spec.roles.*.spec.leaderWorkerTemplate.workerTemplate",
+)  # fmt: skip
+# https://github.com/vllm-project/aibrix: api/orchestration/v1alpha1.
+_AIBRIX = "orchestration.aibrix.ai"
+ROLE_SETS = _holder(_AIBRIX, "v1alpha1", "rolesets", "RoleSet", "spec.roles.*.template")
+POD_SETS = _holder(_AIBRIX, "v1alpha1", "podsets", "PodSet", "spec.template")
 # https://github.com/ray-project/kuberay: ray-operator/apis/ray/v1.
 RAY_CLUSTERS = _holder("ray.io", "v1", "rayclusters", "RayCluster", *_ray("spec"))
 # https://github.com/kubeflow/trainer, branch release-1.9: pkg/apis/kubeflow.org/v1; the mpi-operator: v2beta1.
@@ -70,6 +79,10 @@ HOLDERS: tuple[Holder, ...] = (
     _holder("batch", "v1", "cronjobs", "CronJob", "spec.jobTemplate.spec.template"),
     JOB_SETS,
     LEADER_WORKER_SETS,
+    DISAGGREGATED_SETS,
+    ROLE_SETS,
+    POD_SETS,
+    _holder(_AIBRIX, "v1alpha1", "stormservices", "StormService", "spec.template.spec.roles.*.template"),
     MPI_JOBS,
     PYTORCH_JOBS,
     TF_JOBS,

@@ -10,30 +10,31 @@ Rules
   cluster, neither does one with a uid: it comes from an API server, where its controller has made them.
 - Pods are counted before the first is made. All workloads together make at most MOST_PODS.
 - Kinds that make pods later or on each node (CronJob, DaemonSet, autoscalers) make none here. Volume claim templates
-  are left out, and so is the affinity of `exclusive-topology`, which a webhook adds to pods of LeaderWorkerSets;
-  that of JobSet is in `exclusive`.
+  are left out. The affinity of `exclusive-topology` is in `exclusive`; kinds of serving stacks are in
+  `serving_workloads`.
 Sources: kubernetes/kubernetes pkg/controller/{job,replicaset,deployment,statefulset}; kubernetes-sigs/jobset
-pkg/controllers/jobset_controller.go and its defaults in pkg/webhooks; kubernetes-sigs/lws pkg/controllers and
-pkg/webhooks/pod_webhook.go; kubeflow/trainer, branch release-1.9, pkg/controller.v1; kubeflow/mpi-operator
-pkg/controller/mpi_job_controller.go; ray-project/kuberay ray-operator/controllers/ray/common/pod.go; volcano-sh/volcano
-pkg/controllers/job/job_controller_{util,actions}.go and pkg/webhooks/admission/jobs/mutate.
+pkg/controllers/jobset_controller.go and its defaults in pkg/webhooks; kubeflow/trainer, branch release-1.9,
+pkg/controller.v1; kubeflow/mpi-operator pkg/controller/mpi_job_controller.go; ray-project/kuberay
+ray-operator/controllers/ray/common/pod.go; volcano-sh/volcano pkg/controllers/job/job_controller_{util,actions}.go and
+pkg/webhooks/admission/jobs/mutate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.kube.gangs.dialects import GROVE_LABEL
 from dovetail.kube.gangs.made_for import TEMPLATE_HASH
 from dovetail.kube.gangs.owners import (
     COMPLETION_INDEX,
+    DISAGGREGATED_LABEL,
     JOB_LABEL,
     JOBSET_LABEL,
     LWS_LABEL,
-    LWS_WORKER_INDEX,
     OLD_JOB_LABEL,
     OWNER_KINDS,
     RAY_LABEL,
@@ -41,16 +42,16 @@ from dovetail.kube.gangs.owners import (
 )
 from dovetail.kube.manifests.documents import Document
 from dovetail.kube.manifests.exclusive import JOB_KEY, alone_in, domain_of
+from dovetail.kube.manifests.made import MadePod, MadePods, Maker, Manifest, WorkloadObject
 from dovetail.kube.manifests.parts import MOST_PODS, ManifestPart, WrongField
+from dovetail.kube.manifests.serving_workloads import PART_OF, SERVING_MAKERS, STORM_LABEL
 from dovetail.kube.manifests.templates import group_kind
 
 _NAMESPACE = "default"
-_NAMING = (JOBSET_LABEL, LWS_LABEL, TRAINING_LABEL, RAY_LABEL)
-_VOLCANO_JOB = "batch.volcano.sh", "Job"
+_NAMING = (JOBSET_LABEL, LWS_LABEL, DISAGGREGATED_LABEL, STORM_LABEL, TRAINING_LABEL, RAY_LABEL)
 _POD_GROUP = "scheduling.volcano.sh/v1beta1", "PodGroup"
 _KEPT = {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS}
 _HASH = "new"
-Manifest = dict[str, Any]
 
 
 class WorkloadFault(Exception):
@@ -70,41 +71,6 @@ class WorkloadFault(Exception):
         line = self.document.line(self.field)
         place = f"{self.document.file}:{line}" if line else f"{self.document.file} {self.document.path}".rstrip()
         return f"{place}: {self.workload}: {self.field}: {self.message}"
-
-
-class _Workload(Struct, frozen=True):
-    name: str
-    namespace: str
-    api_version: str
-    kind: str
-    whole: ManifestPart
-    spec: ManifestPart
-
-    @property
-    def itself(self) -> tuple[str, str, str]:
-        return self.api_version, self.kind, self.name
-
-
-class _Pod(Struct, frozen=True):
-    """`controller` is (apiVersion, kind, name). `spec` has fields that the template does not have."""
-
-    name: str
-    controller: tuple[str, str, str]
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str] = {}
-    spec: Mapping[str, Any] = {}
-
-
-class _Pods(Struct, frozen=True):
-    """`count` pods of one template; `field` is the path of their number."""
-
-    field: str
-    count: int
-    template: ManifestPart
-    pod: Callable[[int], _Pod]
-
-
-_Maker = Callable[[_Workload], Iterator[_Pods]]
 
 
 class Expansion(Struct, frozen=True):
@@ -167,6 +133,8 @@ def _owners(value: Any) -> Iterator[tuple[str, str]]:
             yield f"{namespace}/{name.rpartition('-')[0]}", "Deployment"
     if group_kind(value) == ("", "Pod") and isinstance(labels, dict):
         yield from ((f"{namespace}/{labels[label]}", "") for label in _NAMING if label in labels)
+        if GROVE_LABEL in labels:
+            yield f"{namespace}/{labels.get(PART_OF)}", "PodCliqueSet"
 
 
 def _makes_pods(document: Document, of_cluster: bool) -> bool:
@@ -185,24 +153,29 @@ def _made(document: Document, room: int) -> list[Document]:
     if True in (spec.value.get("suspend"), policy.get("suspend"), spec.value.get("paused")):
         return []
     namespace = _called(value)[0].partition("/")[0]
-    workload = _Workload(name, namespace, value["apiVersion"], value["kind"], whole, spec)
+    workload = WorkloadObject(name, namespace, value["apiVersion"], value["kind"], whole, spec)
     parts = list(_MAKERS[group_kind(value)](workload))
     total = 0
     for part in parts:
-        total += part.count
-        if total > room:
+        if isinstance(part, MadePods) and (total := total + part.count) > room:
             left = f"{room} are left of the {MOST_PODS} that all workloads of an input may make"
             raise WrongField(part.field, f"makes {total} pods, and {left}")
     own = replace(document, maker=_shown(value))
-    groups = _pod_groups(workload) if group_kind(value) == _VOLCANO_JOB else []
-    return [replace(own, value=one) for one in groups] + [
-        replace(own, value=_manifest(workload, part, part.pod(i)), template=part.template.path)
+    return [
+        one
         for part in parts
-        for i in range(part.count)
+        for one in (
+            (
+                replace(own, value=_manifest(workload, part, part.pod(i)), template=part.template.path)
+                for i in range(part.count)
+            )
+            if isinstance(part, MadePods)
+            else (replace(own, value=part),)
+        )
     ]
 
 
-def _manifest(workload: _Workload, part: _Pods, pod: _Pod) -> Manifest:
+def _manifest(workload: WorkloadObject, part: MadePods, pod: MadePod) -> Manifest:
     template = part.template.inner("metadata", {})
     api_version, kind, name = pod.controller
     owner = {
@@ -229,20 +202,22 @@ def _pods_of_job(job: ManifestPart) -> tuple[str, int]:
     return f"{job.path}.{'completions' if completions < parallelism else 'parallelism'}", min(parallelism, completions)
 
 
-def _pod_of_job(name: str, job: ManifestPart, i: int, indexed: bool) -> _Pod:
+def _pod_of_job(name: str, job: ManifestPart, i: int, indexed: bool) -> MadePod:
     index = {COMPLETION_INDEX: str(i)} if indexed else {}
     labels = {JOB_LABEL: name, OLD_JOB_LABEL: name, **index}
-    return _Pod(f"{name}-{i}", ("batch/v1", "Job", name), labels, index, {"hostname": f"{name}-{i}"} if indexed else {})
+    return MadePod(
+        f"{name}-{i}", ("batch/v1", "Job", name), labels, index, {"hostname": f"{name}-{i}"} if indexed else {}
+    )
 
 
-def _job(workload: _Workload) -> Iterator[_Pods]:
+def _job(workload: WorkloadObject) -> Iterator[MadePods]:
     job, name = workload.spec, workload.name
     field, count = _pods_of_job(job)
     indexed = job.value.get("completionMode") == "Indexed"
-    yield _Pods(field, count, job.inner("template"), lambda i: _pod_of_job(name, job, i, indexed))
+    yield MadePods(field, count, job.inner("template"), lambda i: _pod_of_job(name, job, i, indexed))
 
 
-def _jobset(workload: _Workload) -> Iterator[_Pods]:
+def _jobset(workload: WorkloadObject) -> Iterator[MadePods]:
     replicated = list(workload.spec.items("replicatedJobs"))
     jobs = sum(one.number("replicas", 1) for one in replicated)
     first = 0
@@ -251,7 +226,7 @@ def _jobset(workload: _Workload) -> Iterator[_Pods]:
         first += one.number("replicas", 1)
 
 
-def _replicated_job(workload: _Workload, replicated: ManifestPart, first: int, jobs: int) -> _Pods:
+def _replicated_job(workload: WorkloadObject, replicated: ManifestPart, first: int, jobs: int) -> MadePods:
     """The pods of the Jobs of one entry, the first of which has the index `first` among all `jobs`."""
     jobset, part, replicas = workload.name, replicated.text("name"), replicated.number("replicas", 1)
     template = replicated.inner("template")
@@ -262,7 +237,7 @@ def _replicated_job(workload: _Workload, replicated: ManifestPart, first: int, j
     domain = domain_of(workload.whole, template)
     pod_spec = job.inner("template").inner("spec")
 
-    def pod(i: int) -> _Pod:
+    def pod(i: int) -> MadePod:
         k, index = divmod(i, count)
         one = _pod_of_job(f"{jobset}-{part}-{k}", job, index, indexed)
         marks = {
@@ -279,67 +254,43 @@ def _replicated_job(workload: _Workload, replicated: ManifestPart, first: int, j
             return one
         # JobSet writes a hash of it.
         job_key = f"{workload.namespace}.{jobset}-{part}-{k}"
-        affinity = alone_in(domain, job_key, pod_spec, first=index == 0)
+        affinity = alone_in(domain, JOB_KEY, job_key, pod_spec, first=index == 0, namespaceSelector={})
         return replace(one, labels={**one.labels, JOB_KEY: job_key}, spec={**one.spec, "affinity": affinity})
 
-    return _Pods(f"{replicated.path}.replicas", replicas * count, job.inner("template"), pod)
+    return MadePods(f"{replicated.path}.replicas", replicas * count, job.inner("template"), pod)
 
 
-def _replica_set(workload: _Workload, name: str = "", labels: Mapping[str, str] | None = None) -> Iterator[_Pods]:
+def _replica_set(
+    workload: WorkloadObject, name: str = "", labels: Mapping[str, str] | None = None
+) -> Iterator[MadePods]:
     """The pods of a ReplicaSet of this name, or of the ReplicaSet or ReplicationController that the workload is."""
     spec = workload.spec
     owner = ("apps/v1", "ReplicaSet", name) if name else workload.itself
 
-    def pod(i: int) -> _Pod:
-        return _Pod(f"{owner[2]}-{i}", owner, labels or {})
+    def pod(i: int) -> MadePod:
+        return MadePod(f"{owner[2]}-{i}", owner, labels or {})
 
-    yield _Pods("spec.replicas", spec.number("replicas", 1), spec.inner("template"), pod)
+    yield MadePods("spec.replicas", spec.number("replicas", 1), spec.inner("template"), pod)
 
 
-def _deployment(workload: _Workload) -> Iterator[_Pods]:
+def _deployment(workload: WorkloadObject) -> Iterator[MadePods]:
     return _replica_set(workload, f"{workload.name}-{_HASH}", {TEMPLATE_HASH: _HASH})
 
 
-def _stateful_set(workload: _Workload) -> Iterator[_Pods]:
+def _stateful_set(workload: WorkloadObject) -> Iterator[MadePods]:
     spec, name = workload.spec, workload.name
     start = spec.inner("ordinals", {}).number("start", 0)
 
-    def pod(i: int) -> _Pod:
+    def pod(i: int) -> MadePod:
         own = f"{name}-{start + i}"
         labels = {"statefulset.kubernetes.io/pod-name": own, "apps.kubernetes.io/pod-index": str(start + i)}
-        return _Pod(own, workload.itself, labels, spec={"hostname": own})
+        return MadePod(own, workload.itself, labels, spec={"hostname": own})
 
-    yield _Pods("spec.replicas", spec.number("replicas", 1), spec.inner("template"), pod)
-
-
-def _leader_worker_set(workload: _Workload) -> Iterator[_Pods]:
-    both, name = workload.spec.inner("leaderWorkerTemplate"), workload.name
-    size, groups = both.number("size", 1), workload.spec.number("replicas", 1)
-    worker = both.inner("workerTemplate")
-    leader = both.inner("leaderTemplate") if both.has("leaderTemplate") else worker
-
-    def pod(group: int, i: int) -> _Pod:
-        led_by = f"{name}-{group}"
-        own = f"{led_by}-{i}" if i else led_by
-        labels = {
-            LWS_LABEL: name,
-            "leaderworkerset.sigs.k8s.io/group-index": str(group),
-            LWS_WORKER_INDEX: str(i),
-            "statefulset.kubernetes.io/pod-name": own,
-            "apps.kubernetes.io/pod-index": str(i or group),
-        }
-        annotations = {"leaderworkerset.sigs.k8s.io/size": str(size)}
-        annotations |= {"leaderworkerset.sigs.k8s.io/leader-name": led_by} if i else {}
-        return _Pod(own, ("apps/v1", "StatefulSet", led_by if i else name), labels, annotations, {"hostname": own})
-
-    workers = max(size - 1, 0)
-    yield _Pods("spec.replicas", groups if size else 0, leader, lambda i: pod(i, 0))
-    field = f"{both.path}.size"
-    yield _Pods(field, groups * workers, worker, lambda i: pod(i // workers, 1 + i % workers))
+    yield MadePods("spec.replicas", spec.number("replicas", 1), spec.inner("template"), pod)
 
 
-def _training(field: str) -> _Maker:
-    def make(workload: _Workload) -> Iterator[_Pods]:
+def _training(field: str) -> Maker:
+    def make(workload: WorkloadObject) -> Iterator[MadePods]:
         specs = workload.spec.inner(field)
         for role in specs.value:
             replica = specs.inner(role)
@@ -348,11 +299,11 @@ def _training(field: str) -> _Maker:
     return make
 
 
-def _replica(workload: _Workload, replica: ManifestPart, role: str) -> _Pods:
+def _replica(workload: WorkloadObject, replica: ManifestPart, role: str) -> MadePods:
     """The pods of one role, by the training operator."""
     name = workload.name
 
-    def pod(i: int) -> _Pod:
+    def pod(i: int) -> MadePod:
         labels = {
             TRAINING_LABEL: name,
             "training.kubeflow.org/operator-name": f"{workload.kind.lower()}-controller",
@@ -360,12 +311,12 @@ def _replica(workload: _Workload, replica: ManifestPart, role: str) -> _Pods:
             "training.kubeflow.org/replica-index": str(i),
             **({"training.kubeflow.org/job-role": "master"} if role == "master" else {}),
         }
-        return _Pod(f"{name}-{role}-{i}", workload.itself, labels)
+        return MadePod(f"{name}-{role}-{i}", workload.itself, labels)
 
-    return _Pods(f"{replica.path}.replicas", replica.number("replicas", 1), replica.inner("template"), pod)
+    return MadePods(f"{replica.path}.replicas", replica.number("replicas", 1), replica.inner("template"), pod)
 
 
-def _mpi_job(workload: _Workload) -> Iterator[_Pods]:
+def _mpi_job(workload: WorkloadObject) -> Iterator[MadePods | Manifest]:
     """By the mpi-operator from v2 on, before by the training operator."""
     if not workload.api_version.startswith("kubeflow.org/v2"):
         yield from _training("mpiReplicaSpecs")(workload)
@@ -375,30 +326,30 @@ def _mpi_job(workload: _Workload) -> Iterator[_Pods]:
     marks = {TRAINING_LABEL: name, "training.kubeflow.org/operator-name": "mpi-operator"}
     role = "training.kubeflow.org/job-role"
 
-    def launched(i: int) -> _Pod:
+    def launched(i: int) -> MadePod:
         pod = _pod_of_job(f"{name}-launcher", launcher, i, indexed=False)
         return replace(pod, labels={**pod.labels, **marks, role: "launcher"})
 
-    def worked(i: int) -> _Pod:
+    def worked(i: int) -> MadePod:
         labels = {**marks, role: "worker", "training.kubeflow.org/replica-index": str(i)}
-        return _Pod(f"{name}-worker-{i}", workload.itself, labels)
+        return MadePod(f"{name}-worker-{i}", workload.itself, labels)
 
-    yield _Pods(f"{launcher.path}.replicas", 1, launcher.inner("template"), launched)
+    yield MadePods(f"{launcher.path}.replicas", 1, launcher.inner("template"), launched)
     workers = worker.number("replicas", 0)
     if workers:
-        yield _Pods(f"{worker.path}.replicas", workers, worker.inner("template"), worked)
+        yield MadePods(f"{worker.path}.replicas", workers, worker.inner("template"), worked)
 
 
-def _ray_cluster(workload: _Workload) -> Iterator[_Pods]:
+def _ray_cluster(workload: WorkloadObject) -> Iterator[MadePods]:
     name = workload.name
 
-    def pods(part: ManifestPart, count: int, group: str, stem: str, node_type: str) -> _Pods:
+    def pods(part: ManifestPart, count: int, group: str, stem: str, node_type: str) -> MadePods:
         labels = {
             RAY_LABEL: name, "ray.io/group": group, "ray.io/node-type": node_type, "ray.io/is-ray-node": "yes",
             "ray.io/identifier": f"{name}-{node_type}",
         }  # fmt: skip
         field = f"{part.path}.replicas"
-        return _Pods(field, count, part.inner("template"), lambda i: _Pod(f"{stem}-{i}", workload.itself, labels))
+        return MadePods(field, count, part.inner("template"), lambda i: MadePod(f"{stem}-{i}", workload.itself, labels))
 
     yield pods(workload.spec.inner("headGroupSpec"), 1, "headgroup", f"{name}-head", "head")
     for one in workload.spec.items("workerGroupSpecs"):
@@ -408,13 +359,14 @@ def _ray_cluster(workload: _Workload) -> Iterator[_Pods]:
             yield pods(one, count, group, f"{name}-{group}-worker", "worker")
 
 
-def _tasks(workload: _Workload) -> Iterator[tuple[ManifestPart, str, int]]:
+def _tasks(workload: WorkloadObject) -> Iterator[tuple[ManifestPart, str, int]]:
     """(task, name, replicas) with the defaults of Volcano's webhook."""
     for i, task in enumerate(workload.spec.items("tasks")):
         yield task, task.text("name") or f"default{i}", task.number("replicas", 1)
 
 
-def _volcano_job(workload: _Workload) -> Iterator[_Pods]:
+def _volcano_job(workload: WorkloadObject) -> Iterator[MadePods | Manifest]:
+    yield _pod_group(workload)
     queue = workload.spec.text("queue") or "default"
     inherited = {
         field: workload.spec.text(field) for field in ("schedulerName", "priorityClassName") if workload.spec.has(field)
@@ -424,25 +376,30 @@ def _volcano_job(workload: _Workload) -> Iterator[_Pods]:
 
 
 def _volcano_task(
-    workload: _Workload, task: ManifestPart, task_name: str, replicas: int, queue: str, inherited: Mapping[str, str]
-) -> _Pods:
+    workload: WorkloadObject,
+    task: ManifestPart,
+    task_name: str,
+    replicas: int,
+    queue: str,
+    inherited: Mapping[str, str],
+) -> MadePods:
     name, template = workload.name, task.inner("template")
     own = template.inner("spec").value
     spec = {field: value for field, value in inherited.items() if not own.get(field)}
 
-    def pod(i: int) -> _Pod:
+    def pod(i: int) -> MadePod:
         marks = {
             "volcano.sh/job-name": name, "volcano.sh/queue-name": queue, "volcano.sh/task-spec": task_name,
             "volcano.sh/task-index": str(i),
         }  # fmt: skip
         labels = {**marks, "volcano.sh/job-namespace": workload.namespace}
         annotations = {**marks, "scheduling.k8s.io/group-name": name, "volcano.sh/template-uid": f"{name}-{task_name}"}
-        return _Pod(f"{name}-{task_name}-{i}", workload.itself, labels, annotations, spec)
+        return MadePod(f"{name}-{task_name}-{i}", workload.itself, labels, annotations, spec)
 
-    return _Pods(f"{task.path}.replicas", replicas, template, pod)
+    return MadePods(f"{task.path}.replicas", replicas, template, pod)
 
 
-def _pod_groups(workload: _Workload) -> list[Manifest]:
+def _pod_group(workload: WorkloadObject) -> Manifest:
     """Volcano's PodGroup of a Job. Its name ends in the uid of the Job, which does not exist yet: it is left out."""
     least = {name: task.number("minAvailable", replicas) for task, name, replicas in _tasks(workload)}
     spec = {
@@ -451,25 +408,23 @@ def _pod_groups(workload: _Workload) -> list[Manifest]:
         "queue": workload.spec.text("queue") or "default",
         "priorityClassName": workload.spec.text("priorityClassName"),
     }
-    meta = {"name": workload.name, "namespace": workload.namespace}
-    api_version, kind = _POD_GROUP
-    return [{"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}]
+    return workload.made(*_POD_GROUP, workload.name, spec)
 
 
-_MAKERS: dict[tuple[str, str], _Maker] = {
+_MAKERS: dict[tuple[str, str], Maker] = {
     ("", "ReplicationController"): _replica_set,
     ("apps", "ReplicaSet"): _replica_set,
     ("apps", "Deployment"): _deployment,
     ("apps", "StatefulSet"): _stateful_set,
     ("batch", "Job"): _job,
     ("jobset.x-k8s.io", "JobSet"): _jobset,
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
     ("ray.io", "RayCluster"): _ray_cluster,
-    _VOLCANO_JOB: _volcano_job,
+    ("batch.volcano.sh", "Job"): _volcano_job,
     ("kubeflow.org", "MPIJob"): _mpi_job,
     ("kubeflow.org", "PyTorchJob"): _training("pytorchReplicaSpecs"),
     ("kubeflow.org", "TFJob"): _training("tfReplicaSpecs"),
     ("kubeflow.org", "XGBoostJob"): _training("xgbReplicaSpecs"),
     ("kubeflow.org", "PaddleJob"): _training("paddleReplicaSpecs"),
     ("kubeflow.org", "JAXJob"): _training("jaxReplicaSpecs"),
+    **SERVING_MAKERS,
 }

@@ -87,6 +87,43 @@ class CoschedulingPodGroup(Wire, frozen=True):
     spec: CoschedulingSpec = CoschedulingSpec()
 
 
+class PackConstraint(Wire, frozen=True):
+    """Keys of node labels; servers write null for one that is not set."""
+
+    required: str | None = None
+    preferred: str | None = None
+
+
+class PackTopology(Wire, frozen=True):
+    pack_constraint: PackConstraint | None = None
+
+
+class PodGangGroup(Wire, frozen=True):
+    name: str = ""
+    min_replicas: int = 0
+    topology_constraint: PackTopology | None = None
+
+
+class PackGroup(Wire, frozen=True):
+    name: str = ""
+    pod_group_names: tuple[str, ...] = ()
+    topology_constraint: PackTopology | None = None
+
+
+class PodGangSpec(Wire, frozen=True):
+    # As the tag of the Go type has it.
+    podgroups: tuple[PodGangGroup, ...] = ()
+    topology_constraint: PackTopology | None = None
+    topology_constraint_group_configs: tuple[PackGroup, ...] = ()
+
+
+class GrovePodGang(Wire, frozen=True):
+    """scheduler.grove.io/v1alpha1."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGangSpec = PodGangSpec()
+
+
 class NetworkTopology(Wire, frozen=True):
     mode: str = "hard"
     highest_tier_allowed: int | None = None

@@ -46,11 +46,18 @@ class JobSet(Wire, frozen=True):
     spec: JobSetSpec = JobSetSpec()
 
 
+class SubGroupPolicy(Wire, frozen=True):
+    sub_group_policy_type: str = "LeaderWorker"
+    sub_group_size: int | None = None
+
+
 class LeaderWorkerTemplate(Wire, frozen=True):
     size: int = 1
+    sub_group_policy: SubGroupPolicy | None = None
 
 
 class LeaderWorkerSetSpec(Wire, frozen=True):
+    replicas: int = 1
     leader_worker_template: LeaderWorkerTemplate = LeaderWorkerTemplate()
     startup_policy: str = "LeaderCreated"
 
@@ -58,6 +65,50 @@ class LeaderWorkerSetSpec(Wire, frozen=True):
 class LeaderWorkerSet(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: LeaderWorkerSetSpec = LeaderWorkerSetSpec()
+
+
+class PlacementPolicy(Wire, frozen=True):
+    type: str = "None"
+    topology: str = ""
+
+
+class DisaggregatedRole(Wire, frozen=True):
+    name: str = ""
+    spec: LeaderWorkerSetSpec = LeaderWorkerSetSpec()
+
+
+class DisaggregatedSetSpec(Wire, frozen=True):
+    roles: tuple[DisaggregatedRole, ...] = ()
+    placement_policy: PlacementPolicy | None = None
+
+
+class DisaggregatedSet(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DisaggregatedSetSpec = DisaggregatedSetSpec()
+
+
+class RoleSpec(Wire, frozen=True):
+    name: str = ""
+    replicas: int | None = None
+    pod_group_size: int | None = None
+
+
+class RoleSetSpec(Wire, frozen=True):
+    roles: tuple[RoleSpec, ...] = ()
+
+
+class RoleSet(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: RoleSetSpec = RoleSetSpec()
+
+
+class PodSetSpec(Wire, frozen=True):
+    pod_group_size: int = 1
+
+
+class PodSet(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSetSpec = PodSetSpec()
 
 
 class ReplicaSpec(Wire, frozen=True):

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
+from dovetail.kube.gangs.owners import ROLE_LABEL, ROLE_SET_LABEL
 from dovetail.kube.translate.annotations import LEVELS
 
 Document = dict[str, Any]
@@ -31,12 +32,13 @@ _Replace = Callable[[str], str]
 PUBLIC_DOMAINS = (
     *("kubernetes.io", "k8s.io", "x-k8s.io", "dovetail.dev", "nvidia.com", "amd.com", "intel.com", "habana.ai"),
     *("kubeflow.org", "ray.io", "volcano.sh", "run.ai", "karpenter.sh", "leaderworkerset.sigs.k8s.io"),
+    *("grove.io", "aibrix.ai", "llm-d.ai"),
     *("amazonaws.com", "google.com", "azure.com", "oraclecloud.com", "coreweave.cloud", "coreweave.com"),
 )
 """Each with the domains below it."""
 PUBLIC_LABELS = re.compile(
     r"nvidia\.com/.+|amd\.com/.+|feature\.node\.kubernetes\.io/.+|(beta\.)?kubernetes\.io/(arch|os)|"
-    r"(node|beta)\.kubernetes\.io/instance-type|dovetail\.dev/(?!(queue|user|gang|lease|rack|bound|topology-.+)$).+"
+    r"(node|beta)\.kubernetes\.io/instance-type|llm-d\.ai/role|dovetail\.dev/(?!(queue|user|gang|lease|rack|bound|topology-.+)$).+"
 )
 """The labels and annotations whose values are no names. Taints and requirements of their keys likewise."""
 PUBLIC_FIELDS = frozenset(
@@ -72,6 +74,7 @@ PUBLIC_FIELDS = frozenset(
             "field",
             "completionMode",
             "startupPolicy",
+            "subGroupPolicyType",
             "gpuHours",
         ),
         *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed", "amount", "currency", "file"),
@@ -87,6 +90,7 @@ NAME_FIELDS = frozenset(
         *("groupName", "message", "line", "reason", "why", "next", "unread", "value", "values", "finalizers"),
         # Keys of labels and names of resources: public if their domain is.
         *("key", "topologyKey", "matchLabelKeys", "mismatchLabelKeys", "matchAttribute", "distinctAttribute"),
+        *("topology", "required", "preferred", "podGroupNames"),
         *("resource", "resourceName", "extendedResourceName", "within"),
     }
 )
@@ -189,6 +193,8 @@ def _key(text: str, replace: _Replace) -> str:
     """A name with a domain before it, or a domain, stays if the domain is public. What follows it with a slash in it
     names an object, as in podgroup.scheduling.k8s.io/NAMESPACE/NAME."""
     domain, slash, name = text.partition("/")
+    if text in (ROLE_SET_LABEL, ROLE_LABEL):
+        return text
     if (slash or "." in text) and any(domain == one or domain.endswith(f".{one}") for one in PUBLIC_DOMAINS):
         return f"{domain}/{replace(name)}" if "/" in name else text
     return text if _PUBLIC.fullmatch(text) else replace(text)

@@ -88,8 +88,12 @@ async def _snapshot(client: Client, served: Served) -> Snapshot:
 
 
 def _owners(pods: Iterable[Pod]) -> Iterable[OwnerRef]:
-    members = (owners.owned_by(pod) for pod in pods if not is_finished(pod))
-    return (member.owner for member in members if member is not None and member.owner is not None)
+    for pod in pods:
+        member = owners.owned_by(pod) if not is_finished(pod) else None
+        while member is not None:
+            if member.owner is not None:
+                yield member.owner
+            member = member.above
 
 
 async def _owner(client: Client, ref: OwnerRef) -> Document:

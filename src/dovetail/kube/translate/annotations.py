@@ -163,9 +163,15 @@ def _levels(text: str) -> tuple[str, ...]:
 def level(text: str) -> str:
     """The node label key for a level's name; "" if it is no valid key."""
     key = LEVELS.get(text, text)
-    domain, _, name = key.rpartition("/")
-    valid = NAME.fullmatch(name) and ("/" not in key or (len(domain) <= 253 and _DOMAIN.fullmatch(domain)))
-    return key if valid else ""
+    return key if is_label_key(key) else ""
+
+
+def is_label_key(text: str) -> bool:
+    """Whether a label can have this key."""
+    domain, slash, name = text.rpartition("/")
+    return NAME.fullmatch(name) is not None and (
+        not slash or (len(domain) <= 253 and _DOMAIN.fullmatch(domain) is not None)
+    )
 
 
 def _more_than_zero_ms(text: str) -> int:

@@ -4,7 +4,9 @@
 Rules
 - A gang depends on the object that declares it and on its pods. Both are only noted; `settle` reports what has changed,
   at the end of each batch. When the sub-gang of a pod becomes known, the pod is reported again.
-- A pod without a queue or user takes that of its PodGroup or workload object.
+- A pod without a queue or user takes that of its PodGroup or workload object, else of the one that made this.
+- A gang can lie in a gang of another owner (`Membership.above`), which is read for the same pods. Until it is read the
+  gang waits for it; where it does not exist, the gang is on its own.
 - An owner is requested once. It is requested again when pods of its gang appear or disappear while some are unbound:
   controllers change the number of pods in their object before they change the pods; and when one of its pods is held or
   released. A pod without a gang does not wait for its owner, which is requested again only where it held its pods. A
@@ -57,6 +59,9 @@ class GangRecords:
         # owner, the fetched objects, and the owners to fetch, unless none of their pods waits (see wanted_owners).
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
+        # Where gangs lie, and which of them by the gang that they lie in.
+        self._above: dict[str, Membership] = {}
+        self._below: dict[str, dict[str, None]] = {}
         self._read: dict[OwnerRef, owners.OwnerRead] = {}
         self.stale: dict[OwnerRef, None] = {}
 
@@ -67,10 +72,17 @@ class GangRecords:
     def count(self, uid: str, member: Membership, known: KnownPod) -> None:
         """Update the pod's contribution to its gang."""
         self._members.setdefault(member.id, MemberCounts()).put(uid, known)
+        if member.above is not None:
+            # What a pod declares is about the gang that it is in.
+            self._members.setdefault(member.above.id, MemberCounts()).put(uid, known, declares=False)
 
     def join(self, uid: str, member: Membership, unsettled: dict[str, None]) -> None:
         """A pod became a member."""
         unsettled[member.id] = None
+        if member.above is not None:
+            lies_in = self._above.setdefault(member.id, member.above)
+            self._below.setdefault(lies_in.id, {})[member.id] = None
+            self.join(uid, member.above, unsettled)
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
@@ -80,16 +92,22 @@ class GangRecords:
             if owner in self._read and member.id not in self._declared:
                 self._declare(member, owner)
         elif member.id.startswith(gangs.NAMED):
-            self._declared.setdefault(member.id, gangs.named(member))
+            known = self._declared.get(member.id)
+            if known is None or (member.part and not known.parts):
+                self._declared[member.id] = gangs.named(member)
 
     def read_again(self, member: Membership) -> None:
         """A pod was held or released: its owner is, too."""
         if (owner := self._owner_of.get(member.id)) is not None:
             self.stale[owner] = None
+        if member.above is not None:
+            self.read_again(member.above)
 
     def leave(self, uid: str, member: Membership, unsettled: dict[str, None]) -> None:
         """A pod is no member any more."""
         unsettled[member.id] = None
+        if member.above is not None:
+            self.leave(uid, member.above, unsettled)
         members = self._members[member.id]
         members.drop(uid)
         owner = self._owner_of.get(member.id)
@@ -99,6 +117,10 @@ class GangRecords:
             return
         del self._members[member.id]
         self._settled.pop(member.id, None)
+        if (above := self._above.pop(member.id, None)) is not None:
+            del self._below[above.id][member.id]
+            if not self._below[above.id]:
+                del self._below[above.id]
         if member.id not in self._objects:
             self._declared.pop(member.id, None)
         if owner is not None:
@@ -109,7 +131,12 @@ class GangRecords:
 
     def add_to(self, pod: KnownPod) -> bool:
         """Update the values that come from the pod's gang; whether that changed the pod."""
-        return pod.add(self._declared.get(pod.member.id) if pod.member is not None else None)
+        member = pod.member
+        declared = self._declared.get(member.id) if member is not None else None
+        if declared is not None and member is not None and member.above is not None:
+            above = self._declared.get(member.above.id)
+            declared = gangs.under(declared, above) if above is not None else declared
+        return pod.add(declared)
 
     def settle(self, declared_id: str) -> list[ev.Event]:
         """Report the gangs of one declaration and its pods, as far as they have changed. Each pod was reported with the
@@ -118,7 +145,8 @@ class GangRecords:
         members, declared = self._members.get(declared_id), self._declared.get(declared_id)
         now: list[Gang] = []
         if declared is not None:
-            now = gangs.records(declared, *((members.options(), members.begun()) if members is not None else ((),)))
+            options, begun = (members.options(), members.begun()) if members is not None else ([], {})
+            now = gangs.records(declared, options, begun, self._parent(declared_id))
         before = self._gangs.pop(declared_id, {})
         if now:
             self._gangs[declared_id] = {gang.id: gang for gang in now}
@@ -132,6 +160,16 @@ class GangRecords:
             else:
                 del self._settled[declared_id]
         return events
+
+    def _parent(self, declared_id: str) -> str:
+        """The gang that this one lies in; "" for none. Of an owner that is not read yet no gang is known."""
+        above = self._above.get(declared_id)
+        if above is None:
+            return ""
+        declared = self._declared.get(above.id)
+        if declared is not None:
+            return declared.gang_of(above.part)
+        return "" if above.owner in self._read else above.id
 
     def pod_groups(self, dialect: Dialect[T], changes: Iterable[AnyChange[T]]) -> list[ev.Event]:
         """Changes of a dialect's objects, in any served version."""
@@ -167,6 +205,8 @@ class GangRecords:
         for member in self._owned[ref].values():
             self._declare(member, ref)
             events += self.settle(member.id)
+            for below in self._below.get(member.id, ()):
+                events += self.settle(below)
         return events
 
     def _declare(self, member: Membership, owner: OwnerRef) -> None:
