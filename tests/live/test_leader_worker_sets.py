@@ -29,7 +29,8 @@ def controller(deployed_plane: Any, pytestconfig: pytest.Config) -> Iterator[Lea
     try:
         running.start()
     except PlaneUnavailable as error:
-        unavailable(f"no controller of LeaderWorkerSet: {error}")
+        # Its source is fetched once, which not every machine can, while it has the plane.
+        unavailable(f"no controller of LeaderWorkerSet: {error}", hopeless=True)
     yield running
     running.stop()
 

@@ -180,7 +180,7 @@ def test_the_orchestrator_has_the_names_of_its_servers() -> None:
         ("--rate 1 --lengths none.csv", 1, "cannot read none.csv"),
         ("--rate 1 --input-tokens 1 --output-tokens 1 --prices holes.csv", 1, "holes.csv:1"),
         ("--rate 1 --input-tokens 1000 --output-tokens 1 --ttft-ms 1 -o yaml", 1, "no plan holds the wanted times"),
-        ("--rate 1 --input-tokens 9 --output-tokens 9 --engine tensorrt-llm --pp 2 --tp 8 --gpus H100-SXM5=2x8 -o yaml", 1,
+        ("--rate 1 --input-tokens 9 --output-tokens 9 --engine tensorrt-llm --pp 2 --tp 8 --gpus B200=2x8 -o yaml", 1,
          "objects for TensorRT-LLM on several nodes are not written"),
     ],
 )  # fmt: skip
