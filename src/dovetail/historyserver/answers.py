@@ -106,7 +106,9 @@ def costs_of(reader: HistoryReader, asked: CostQuestion, book: PriceBook, own: s
 def focus_of(reader: HistoryReader, asked: FocusQuestion, book: PriceBook, own: str = "") -> FocusPart:
     """Of as many days as have FOCUS_ROWS rows, one at least."""
     if own:
-        raise QuestionError("-o focus has the rows of all namespaces: leave out --namespace")
+        raise QuestionError(
+            "-o focus has the rows of all namespaces: it is answered to users that may list focuscosts in all of them"
+        )
     known = reader.known()
     whole, zone = _period(asked.period, asked.time_zone, known)
     end_ms = min(whole.end_ms, known.end_ms) if asked.end_ms is None else min(asked.end_ms, known.end_ms)
