@@ -131,7 +131,7 @@ class PrometheusReader:
         found = [
             one
             for one in self._of_days(until_end, "pod", chunks.PODS, lambda one: one.uid).values()
-            if one.submitted_ms < period.end_ms and (not one.ended_ms or one.ended_ms > period.start_ms)
+            if _was_there(one, period)
         ]
         return iter(sorted(found, key=lambda one: (one.submitted_ms, one.uid)))
 
@@ -178,7 +178,15 @@ class PrometheusReader:
         return self._days(self._whole_days(period), "sums", lambda blob: chunks.decoded(blob, DaySums))
 
     def pod_names(self, period: Period) -> Iterator[PodRecord]:
-        return self.pods(period)
+        """Day by day from the last one, and nothing of it is kept: of a long time there are very many."""
+        seen: set[str] = set()
+        for day in reversed(self._within(Period(period.start_ms, max(period.end_ms, self._known.end_ms)))):
+            names = [name for name in self._named([day]) if name.kind == "pod"]
+            self._read_all(names, chunks.PODS.decoded)
+            for one in (pod for name in names for pod in self._read.pop(name.name, ())):
+                if one.uid not in seen and _was_there(one, period):
+                    yield one
+                seen.add(one.uid)
 
     def pod_days(self, period: Period) -> Iterator[PodDay]:
         days = self._whole_days(period)
@@ -381,6 +389,10 @@ def _day_ms(text: str) -> int | None:
         return round(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() * 1000)
     except ValueError:
         return None
+
+
+def _was_there(pod: PodRecord, period: Period) -> bool:
+    return pod.submitted_ms < period.end_ms and (not pod.ended_ms or pod.ended_ms > period.start_ms)
 
 
 def _touches(one: GpuSpan | GpuHold, period: Period) -> bool:
