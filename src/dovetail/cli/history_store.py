@@ -147,7 +147,7 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _matchers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Raises BadParameter."""
-    from dovetail.history.prometheus.reader import is_matchers
+    from dovetail.history.prometheus.matchers import is_matchers
 
     if value and not is_matchers(value):
         raise click.BadParameter(f"""{value!r} is not matchers such as 'cluster="eu",job=~"dove.*"'""")

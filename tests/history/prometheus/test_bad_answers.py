@@ -15,8 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.history.prometheus import chunks
+from dovetail.history.prometheus.matchers import is_matchers
 from dovetail.history.prometheus.publication import Publication
-from dovetail.history.prometheus.reader import PrometheusReader, is_matchers
+from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.history.store import StoreError

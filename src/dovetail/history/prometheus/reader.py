@@ -20,7 +20,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -50,8 +49,6 @@ _PARTS_AT_ONCE = 8_000
 _NAMES_AT_ONCE = 500
 _MOST_PARTS = 400_000
 """Of one question: about 800 MB."""
-_LABEL = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"')
-_MATCHERS = re.compile(rf"{_LABEL.pattern}(\s*,\s*{_LABEL.pattern})*")
 _LARGEST = 1 << 53
 _SCRAPE = "see whether each scrape of /history is whole, and whether the program is that of the collector's version"
 _FOREIGN = 'choose the collector\'s with --prometheus-match, as in job="dovetail-collector"'
@@ -88,13 +85,8 @@ class _PartValue(Struct, frozen=True):
 _DAYS, _PARTS = Decoder(PrometheusAnswer[_DayValue]), Decoder(PrometheusAnswer[_PartValue])
 
 
-def is_matchers(text: str) -> bool:
-    """Whether the text is matchers of labels, as in `cluster="eu",job=~"dove.*"`."""
-    return _MATCHERS.fullmatch(text.strip()) is not None
-
-
 class PrometheusReader:
-    """A `HistoryReader` of a Prometheus. `matchers` are further ones of PromQL (`is_matchers`). Raises StoreError."""
+    """A `HistoryReader` of a Prometheus. `matchers` are further ones (`matchers.is_matchers`). Raises StoreError."""
 
     def __init__(self, access: PrometheusAccess, matchers: str = "", *, timeout_s: float = 60.0) -> None:
         self._access, self._timeout_s = access, timeout_s
@@ -104,6 +96,8 @@ class PrometheusReader:
         self._parts_at_once = _PARTS_AT_ONCE
         self._held_days: set[int] = set()
         """Of which holds were asked for."""
+        self._summed_days: set[int] = set()
+        """Of which sums by pod were asked for."""
         self._now_ms = self._until_ms = 0
         self._lists = self._list_days()
         self._known = self._knowledge()
@@ -136,10 +130,14 @@ class PrometheusReader:
         return iter(sorted(found, key=lambda one: (one.submitted_ms, one.uid)))
 
     def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
-        """Of the days of which holds were asked for, and the last one."""
+        """Of the days of which holds were asked for, and the last one; what is not there, of days of which sums by pod
+        were."""
         if not uids:
             return iter(())
-        found = self._merged(sorted(self._held_days | {max(self._lists)}), "pod", chunks.PODS, lambda one: one.uid)
+        days = sorted(self._held_days | {max(self._lists)})
+        found = self._merged(days, "pod", chunks.PODS, lambda one: one.uid)
+        if self._summed_days and not found.keys() >= set(uids):
+            found = self._merged(sorted(self._summed_days), "pod", chunks.PODS, lambda one: one.uid) | found
         return (found[uid] for uid in sorted(set(uids)) if uid in found)
 
     def job(self, name: str, namespace: str = "") -> Iterator[PodRecord]:
@@ -190,8 +188,7 @@ class PrometheusReader:
 
     def pod_days(self, period: Period) -> Iterator[PodDay]:
         days = self._whole_days(period)
-        # Of these days pods may be asked for by uid, as where holds were read.
-        self._held_days.update(days)
+        self._summed_days.update(days)
         return self._days(days, "pod_sums", chunks.decoded_pod_day)
 
     def _whole_days(self, period: Period) -> list[int]:
