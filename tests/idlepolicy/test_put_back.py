@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
+import yaml
 
 from dovetail.idlepolicy.decision import IdlePolicy, next_act, step_of
 from dovetail.idlepolicy.put_back import PUT_BACK_MS, put_back
@@ -16,7 +18,8 @@ from dovetail.idlepolicy.records import consequence
 from dovetail.idlepolicy.stoppable import Stoppable, stoppable
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.holding import HoldingPod
-from tests.idlepolicy.world import HOUR, MINUTE, Document, text
+from tests.idlepolicy.world import HOUR, MINUTE, Document, selected, text, workload
+from tools.controlplane.plane import Plane
 
 POLICY = IdlePolicy(HOUR, 4 * HOUR, HOUR, acts_per_hour=60)
 START = 1_900_000_000_000
@@ -49,7 +52,10 @@ def stopped(at_ms: int, *entries: Document, note: str = ", replicas 2") -> Docum
         (owned("argocd-controller", "spec.template", START + 1000), ""),
         (owned("kubectl-scale", "spec.replicas", START + 1000), ""),
         (owned("dovetail-idle-policy", "spec.replicas", START), ""),
-        ({"manager": "x", "time": "soon", "fieldsV1": {"f:spec": {"f:replicas": {}}}}, ""),
+        # The API server writes no time for what is written by the subresource `scale`.
+        ({"manager": "keda", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}, "keda"),
+        ({"manager": "x", "time": "soon", "fieldsV1": {"f:spec": {"f:replicas": {}}}}, "x"),
+        ({"manager": "kube-controller-manager", "fieldsV1": {"f:spec": {"f:replicas": {}}}}, ""),
         ({"manager": "x", "time": text(START), "fieldsV1": {"f:spec": "f:replicas"}}, ""),
     ],
 )
@@ -150,3 +156,39 @@ def test_what_its_owner_starts_again_has_its_whole_time_each_time() -> None:
     stops = list(loop("apps", "Deployment", "kubectl-scale", 10 * HOUR).weeks(7))
     assert len(stops) > 5
     assert all(later - earlier >= 14 * HOUR for earlier, later in pairwise(stops))
+
+
+@pytest.mark.plane
+def test_the_fields_of_managers_are_as_a_real_api_server_writes_them(plane_factory: Callable[..., Plane]) -> None:
+    plane = plane_factory(controllers=False)
+    plane.kubectl("create", "namespace", "ml")
+    web = workload("Deployment", "web", selected("web", replicas=2))
+    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(web))
+    path = "/apis/apps/v1/namespaces/ml/deployments/web"
+
+    def found() -> str:
+        back = put_back(plane.get(path), "spec.replicas")
+        return back.manager if back is not None else ""
+
+    def stop() -> None:
+        note = {"dovetail.dev/idle-stopped": text(round(time.time() * 1000))}
+        change = {"metadata": {"annotations": note}, "spec": {"replicas": 0}}
+        plane.request("PATCH", f"{path}?fieldManager=dovetail-idle-policy", change, "application/merge-patch+json")
+
+    stop()
+    assert found() == ""
+    plane.request(
+        "PATCH", f"{path}?fieldManager=argocd-controller", {"spec": {"replicas": 2}}, "application/merge-patch+json"
+    )
+    assert found() == "argocd-controller"
+    stop()
+    plane.kubectl("scale", "deployment", "web", "-n", "ml", "--replicas=3")
+    assert found() == ""
+    stop()
+    applied = ("apply", "--server-side", "--force-conflicts", "--field-manager=kustomize-controller", "-f", "-")
+    plane.kubectl(*applied, input=yaml.safe_dump(web))
+    assert found() == "kustomize-controller"
+    stop()
+    scale = {"spec": {"replicas": 2}}
+    plane.request("PATCH", f"{path}/scale?fieldManager=keda-operator", scale, "application/merge-patch+json")
+    assert found() == "keda-operator"

@@ -6,12 +6,15 @@ Rules
 - It was put back if, within `PUT_BACK_MS` of the stop, another field manager wrote the field by which it was stopped:
   the API server records the owner of each field (metadata.managedFields). It is not stopped again then, as it would
   only be put back again.
-- A person that undoes a stop is none of these: what `kubectl` writes, or `dovetail release`, is no controller.
+- The stop took the field from all others, so another owner wrote it later. What is written by the subresource `scale`
+  has no time: of that it is not known whether it was within `PUT_BACK_MS`, and it counts.
+- A person that undoes a stop is none of these: what `kubectl` writes, or `dovetail release`, is no controller. Nor is a
+  HorizontalPodAutoscaler (`kube-controller-manager`), which scales, and starts nothing that has no replicas.
 - That ends when the manager writes a field of its own more than that later, or when the annotation
   `dovetail.dev/idle-stopped` is removed.
 Sources: sigs.k8s.io/structured-merge-diff and apimachinery, ManagedFieldsEntry (`time` changes when the manager changes
-a field that it owns). A HorizontalPodAutoscaler leaves a target alone that has no replicas (kubernetes,
-pkg/controller/podautoscaler/horizontal.go, ScalingDisabled); KEDA, Argo CD and Flux put replicas back that they own.
+a field that it owns); kubernetes, pkg/controller/podautoscaler/horizontal.go, ScalingDisabled. KEDA, Argo CD and Flux
+put replicas back that they own.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ from dovetail.kube.translate.annotations import IDLE_STOPPED
 
 PUT_BACK_MS = 3_600_000
 """Flux reconciles every ten minutes as its guides set it, Argo CD every three, KEDA every 30 s."""
-_PERSONS = ("kubectl", "dovetail")
+_OTHERS = ("kubectl", "dovetail", "kube-controller-manager")
+"""How the names of managers begin that put nothing back."""
 
 
 class PutBack(Struct, frozen=True):
-    """Which field manager put the field at this path back, and when, in epoch ms."""
+    """Which field manager put the field at this path back, and when, in epoch ms, 0 if that is not known."""
 
     manager: str
     path: str
@@ -41,9 +45,9 @@ class PutBack(Struct, frozen=True):
     @property
     def why_not(self) -> str:
         """Why the workload is not stopped again, for its owner."""
-        at = f"{datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+        at = f" at {datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC" if self.at_ms else ""
         return (
-            f"after the last stop {self.manager} put {self.path} back at {at}, and would do so again; let it leave "
+            f"after the last stop {self.manager} put {self.path} back{at}, and would do so again; let it leave "
             f"that field alone, then remove the annotation {IDLE_STOPPED}"
         )
 
@@ -61,7 +65,7 @@ def put_back(document: Document, path: str) -> PutBack | None:
         for entry in entries
         if isinstance(entry, Mapping) and _owns(entry.get("fieldsV1"), path)
         for manager, at_ms in [(str(entry.get("manager", "")), _time_ms(str(entry.get("time", ""))))]
-        if not manager.startswith(_PERSONS) and stopped_ms <= at_ms <= stopped_ms + PUT_BACK_MS
+        if not manager.startswith(_OTHERS) and (not at_ms or stopped_ms <= at_ms <= stopped_ms + PUT_BACK_MS)
     ]
     return min(found, key=lambda one: (one.at_ms, one.manager), default=None)
 
