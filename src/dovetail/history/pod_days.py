@@ -75,9 +75,10 @@ def decoded(blob: bytes, most_bytes: int = _MOST_BYTES) -> PodDay:
     kept = _DECODER.decode(blob)
     unpacking = zlib.decompressobj()
     try:
-        columns = np.frombuffer(unpacking.decompress(kept.columns, most_bytes), _INTEGERS).reshape(_COLUMNS, -1)
+        unpacked = unpacking.decompress(kept.columns, most_bytes)
         if not unpacking.eof:
             raise ValueError(f"they have more than {most_bytes} bytes, or end too soon")
+        columns = np.frombuffer(unpacked, _INTEGERS).reshape(_COLUMNS, -1)
         _check(columns, (len(kept.places), len(kept.nodes), len(STATES), len(kept.uids)))
     except (zlib.error, ValueError) as error:
         raise msgspec.ValidationError(f"the sums of a day cannot be unpacked: {error}") from error
