@@ -65,7 +65,7 @@ class Memory(Struct):
     def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
         return (pod for pod in self.pod_list if pod.uid in uids)
 
-    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
+    def job(self, name: str, namespace: str = "") -> Iterator[PodRecord]:
         return iter(())
 
     def use(self, period: Period) -> Iterator[UseHour]:

@@ -4,14 +4,16 @@
     python -m benchmarks.history_prometheus [--nodes 1000] [--days 30] [--runs 3] [--file FILE]
 
 The load is that of `benchmarks.history`, by hours, with the sums of its days. A real Prometheus (tools/prometheus)
-scrapes all of what is published of the first two and the last two days, and the sums of those between, which are what
-the questions need; of these days alone there is use. `--file` keeps the file for further runs. Processes of their own
-ask.
+scrapes all of what is published of the first two and the last two days, and the sums and the pods of those between: the
+questions need no more. There is no use of the days between. `--file` keeps the file for further runs. Processes of
+their own ask.
 
 - published: of a day the series, their size as text, and the CPU time that it takes to make them. `publishing` is by
   how much a process grows that publishes as the collector does, the last two days and what there is of this one.
 - cost: `dovetail cost --by team` of all that is known; `_file` from the file. Wall-clock time without the start of
-  Python, and the peak of memory. `rolling_cost` is that of a period that begins and ends in the middle of a day.
+  Python, and the peak of memory. `rolling_cost` is that of a period that begins and ends in the middle of a day,
+  `jobs` that of all days by job, the 10,000 largest.
+- one_job: the pods of one job, as in `dovetail history JOB`.
 - idle: `dovetail idle` at the end.
 
 Medians are shown. Answers are compared: from both they must be equal.
@@ -51,22 +53,35 @@ from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.records import DAY_MS, HOUR_MS, Period
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
+from dovetail.historyserver.questions import MOST_ROWS
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from tools.prometheus.server import Prometheus
 
 STORE = "0123456789abcdef"
+_OF_ALL_DAYS = ("day", "sums", "pod", "pod_sums", "pod_jobs")
 Reader = SqliteReader | PrometheusReader
 
 
-def cost(reader: Reader, since_ms: int = 0) -> Any:
-    book, known = PriceBook([PRICES]), reader.known()
-    times = gpu_times(reader, Period(known.start_ms + since_ms, known.end_ms - since_ms // 2), book, by="team")
-    return costs(times, Grouping("team"), "separate", book.currency)
+def cost(reader: Reader, since_ms: int = 0, by: str = "team") -> Any:
+    book, known, grouping = PriceBook([PRICES]), reader.known(), Grouping(by)
+    period = Period(known.start_ms + since_ms, known.end_ms - since_ms // 2)
+    times = gpu_times(reader, period, book, by=by, pods=grouping.of_pod_days)
+    return costs(times, grouping, "separate", book.currency, MOST_ROWS)
+
+
+def one_job(reader: Reader) -> Any:
+    """The last one that there is."""
+    known = reader.known()
+    pods = reader.pods_of({hold.pod_uid for hold in reader.holds(Period(known.end_ms - 1, known.end_ms))})
+    name = max(pod.job for pod in pods)
+    return list(reader.job(name))
 
 
 QUESTIONS: dict[str, Callable[[Reader], Any]] = {
     "cost": cost,
     "rolling_cost": lambda reader: cost(reader, 13 * HOUR_MS),
+    "jobs": lambda reader: cost(reader, by="job"),
+    "one_job": one_job,
     "idle": lambda reader: idleness(reader, IdleRules()),
 }
 
@@ -105,7 +120,7 @@ def export(options: argparse.Namespace) -> dict[str, Any]:
                 figures["published_day_series"].append(len(lines))
                 figures["published_day_mib"].append(sum(map(len, lines)) / 2**20)
             for one in (*made, listed):
-                if (whole or one.of.kind in ("sums", "day")) and one.of.name not in seen:
+                if (whole or one.of.kind in _OF_ALL_DAYS) and one.of.name not in seen:
                     seen.add(one.of.name)
                     text.writelines(one.lines(STORE))
             lists.append(chunks.day_line(STORE, day_name(day.start_ms), listed, known.end_ms))

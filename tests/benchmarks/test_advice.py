@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from benchmarks import advice
+from benchmarks import advice, advice_loads
+from benchmarks.advice_kinds import KINDS
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners
 from dovetail.agent.exporter.use_hours import ACTIVITIES, UseHours
 from dovetail.history.records import HOUR_MS
@@ -18,7 +19,7 @@ from dovetail.history.records import HOUR_MS
 @pytest.mark.slow
 def test_precision_recall_and_no_unsafe_advice() -> None:
     found = advice.score(list(advice.answers(2026)))
-    assert found.jobs == len(advice.KINDS) >= 12
+    assert found.jobs == len(KINDS) >= 12
     assert found.precision >= 0.95 and found.recall >= 0.9 and not found.unsafe
 
 
@@ -32,15 +33,15 @@ def test_a_wrong_answer_lowers_precision_and_recall() -> None:
 
 def test_generated_hours_are_as_those_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent counts the same readings. Three minutes are too long for it, so each is read four times."""
-    shape = advice.Shape(lambda random, gpu, hour, step: advice.Load(0.5, 0.3, 0.2, 0.8), 1024, missing=0.0)
-    made = advice.hour_of(Random(3), shape, 0, 0)
+    shape = advice_loads.Shape(lambda random, gpu, hour, step: advice_loads.Load(0.5, 0.3, 0.2, 0.8), 1024, missing=0.0)
+    made = advice_loads.hour_of(Random(3), shape, 0, 0)
     assert made is not None
     measured_ms, use, _, _, histogram, activity = made
     random = Random(3)
     random.random()
     random.random()  # Both decide what is missing.
-    steps = range(measured_ms * advice.STEPS // HOUR_MS)
-    readings = [advice.reading_of(random, shape.load(random, 0, 0, step)) for step in steps]
+    steps = range(measured_ms * advice_loads.STEPS // HOUR_MS)
+    readings = [advice_loads.reading_of(random, shape.load(random, 0, 0, step)) for step in steps]
 
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -50,7 +51,7 @@ def test_generated_hours_are_as_those_of_the_agent(tmp_path: Path, monkeypatch: 
     for reading in readings:
         values = {kind: reading[name] * 1000 / scale for name, (kind, scale) in ACTIVITIES.items() if name in reading}
         for _ in range(4):
-            clock[0] += HOUR_MS / advice.STEPS / 4 / 1000
+            clock[0] += HOUR_MS / advice_loads.STEPS / 4 / 1000
             hours.apply(_read(values, clock[0]))
     (counted,) = hours.since(0)
     assert counted.measured_ms == measured_ms and counted.histogram == histogram

@@ -67,6 +67,33 @@ def test_the_replay_counts_and_not_the_mean_nor_the_peak() -> None:
     assert (found.verdict, found.needed_nodes) == ("keep", 4)
 
 
+HOSTED = PriceRule(8_000_000, "EUR", "2026-11-01", "offer", model="h100-sxm5", cpu_milli=100_000, memory_mib=1_000_000)
+
+
+def test_nodes_whose_cpus_or_memory_are_needed_are_kept() -> None:
+    """Eight pods of one GPU fit on one node, but not their CPUs: 90,000 m of a node are for pods."""
+    spread = [job(f"j{n}", n, 1, 1, 1, 200) for n in range(8)]
+
+    def found(**requests: int) -> CapacityAdvice:
+        holds = sorted((one for _, held in spread for one in held), key=lambda one: (one.gpu, one.start_ms))
+        pods = [replace(pod, **requests) for pod, _ in spread]
+        reader = MemoryReader(WHOLE, spans(8), holds, pods, (), [])
+        (one,) = capacity(reader, WHOLE, UTC, PriceBook([[HOSTED]])).kinds
+        return one
+
+    assert (found().needed_nodes, found().node_cpu_milli, found().node_memory_mib) == (1, 90_000, 900_000)
+    assert found(cpu_milli=30_000).needed_nodes == 3
+    assert found(memory_mib=450_000).needed_nodes == 4
+    kept = found(cpu_milli=46_000)
+    assert (kept.verdict, kept.needed_nodes) == ("keep", 8)
+    one = found(cpu_milli=30_000)
+    assert "replayed with the CPUs and the memory that pods request, all of it fits on 3 of 8" in one.evidence
+    assert "beside GPUs the replay counts requests of CPUs and memory" in one.risk
+    unknown = advice(8, spread)
+    assert (unknown.node_cpu_milli, unknown.needed_nodes) == (0, 1)
+    assert "no CPUs and no memory, as the nodes' are not known" in unknown.risk
+
+
 def test_pods_one_after_another_need_one_node() -> None:
     found = advice(4, [job(f"j{n}", n, 8, 10 * n + 1, 10 * n + 1, 10 * n + 11) for n in range(4)])
     assert (found.change_nodes, found.p95_gpus, found.lacked_gpu_s) == (-3, 8, 0)

@@ -75,8 +75,8 @@ class Kept:
     def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
         return (self._pods[uid] for uid in sorted(uids) if uid in self._pods)
 
-    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
-        found = (one for one in self._pods.values() if (one.namespace, one.job) == (namespace, name))
+    def job(self, name: str, namespace: str = "") -> Iterator[PodRecord]:
+        found = (one for one in self._pods.values() if one.job == name and namespace in ("", one.namespace))
         return iter(sorted(found, key=lambda one: (one.submitted_ms, one.uid)))
 
     def use(self, period: Period) -> Iterator[UseHour]:

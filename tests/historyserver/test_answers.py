@@ -18,6 +18,7 @@ from dovetail.advice.sizing.rule import JobAdviceList
 from dovetail.aggregated.question import Question, Reply
 from dovetail.cost.capacity import CapacityAnswer
 from dovetail.cost.costs import CostAnswer
+from dovetail.cost.focus import FocusPart
 from dovetail.cost.grouping import ELSEWHERE
 from dovetail.cost.idle_pods import IdleList
 from dovetail.cost.price_sources import PriceSources
@@ -26,7 +27,7 @@ from dovetail.history.day_sums import DaySums
 from dovetail.history.pod_days import PodDay
 from dovetail.history.records import HOUR_MS, Period
 from dovetail.history.sqlite.reader import SqliteReader
-from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, idle_of, use_of
+from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, focus_of, idle_of, use_of
 from dovetail.historyserver.elsewhere import shown_text
 from dovetail.historyserver.past_jobs import PastJobs, past_jobs_of
 from dovetail.historyserver.questions import (
@@ -34,6 +35,7 @@ from dovetail.historyserver.questions import (
     AdviceQuestion,
     CapacityQuestion,
     CostQuestion,
+    FocusQuestion,
     HistoryAsked,
     IdleQuestion,
     JobTerm,
@@ -54,6 +56,7 @@ ALL: dict[str, list[HistoryAsked]] = {
     ],
     "usereports": [UseQuestion(by) for by in (*BY, "label=app")],
     "costs": [CostQuestion(by, idle=idle) for by, idle in product((*BY, "label=app"), ("separate", "weighted"))],
+    "focuscosts": [FocusQuestion(), FocusQuestion("2026-11", "Europe/Berlin", "lab", carry=7)],
     "idlelists": [
         IdleQuestion(),
         IdleQuestion(least_ms=0, exempt=(f"{MARKER}-b", f"app={MARKER}app-0")),
@@ -89,6 +92,7 @@ def test_the_answers_are_those_of_the_file(store: Path) -> None:
             "pastjobs": (PastJobs, lambda asked: past_jobs_of(reader, asked)),
             "usereports": (Utilization, lambda asked: use_of(reader, asked)),
             "costs": (CostAnswer, lambda asked: costs_of(reader, asked, book)),
+            "focuscosts": (FocusPart, lambda asked: focus_of(reader, asked, book)),
             "idlelists": (IdleList, lambda asked: idle_of(reader, asked, book)),
             "sizeadvice": (JobAdviceList, lambda asked: advice_of(reader, asked, book)),
             "capacityadvice": (CapacityAnswer, lambda asked: capacity_of(reader, asked, book)),
@@ -205,6 +209,8 @@ def test_questions_without_an_answer(store: Path, resource: str, question: str, 
 
 
 def test_capacity_is_answered_to_users_that_may_see_all(store: Path) -> None:
+    reply = ask(store, "focuscosts", FocusQuestion(), OWN)
+    assert reply.status == 400 and b"may list focuscosts in all of them" in reply.body
     reply = ask(store, "capacityadvice", CapacityQuestion(), OWN)
     assert reply.status == 400 and b"in all namespaces" in reply.body
     assert answer(ask(store, "capacityadvice", CapacityQuestion()))["kinds"]

@@ -126,6 +126,8 @@ def _shows_own_names_and_totals(world: _World) -> None:
         assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{resource}"))
     with pytest.raises(KubectlFailed, match="in all namespaces"):
         world.ask("alice", "/namespaces/team-a/capacityadvice")
+    with pytest.raises(KubectlFailed, match="rows of all namespaces"):
+        world.ask("alice", "/namespaces/team-a/focuscosts")
     assert world.ask("olga", "/capacityadvice")["kinds"]
     jobs = world.ask("alice", "/namespaces/team-a/pastjobs")
     assert ([job["job"] for job in jobs["jobs"]], jobs["elsewhere"]) == (["team-a/runs"], 1)
@@ -145,10 +147,13 @@ def _commands_answer_as_the_file_does(world: _World) -> None:
     for command in (
         ("cost", "--by", "job", "--period", f"{since}..{until}", "-o", "csv"),
         ("report", "--by", "namespace", "--period", f"{since}..{until}", "-o", "csv"),
+        ("cost", "--period", f"{since}..{until}", "-o", "focus"),
     ):
         asked = world.dovetail("olga", *command)
         assert (asked.returncode, asked.stdout) == (0, world.of_file(*command)), asked.stderr
-        assert f"{HIDDEN}-b" in asked.stdout
+        assert f"{HIDDEN}-b" in asked.stdout or "focus" in command
+    refused = world.dovetail("alice", "cost", "-o", "focus")
+    assert refused.returncode == 1 and "focuscosts" in refused.stderr, refused
     # The context has another namespace.
     assert world.dovetail("alice", "history").returncode == 1
     for command in ("history", "idle", "advise", "cost", "report"):

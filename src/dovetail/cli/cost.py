@@ -43,18 +43,20 @@ def command(
     """
     from dovetail.cli.cost_report import show, write_focus
     from dovetail.cost.costs import CostAnswer
-    from dovetail.historyserver.answers import costs_of, times_of
-    from dovetail.historyserver.questions import CostQuestion
+    from dovetail.cost.focus import FocusPart
+    from dovetail.historyserver.answers import costs_of, focus_of
+    from dovetail.historyserver.questions import CostQuestion, FocusQuestion
 
     source, use, zone = asked.source, asked.use, asked.zone
     source.check_prices(prices)
     if form.output == _FOCUS:
         if source.own:
             raise click.UsageError(f"-o {_FOCUS} has the rows of all namespaces: leave out --namespace")
-        with source.opened(f"-o {_FOCUS}") as reader:
-            book = book_of(prices)
-            times, _, _ = times_of(reader, use, book, daily=True)
-            write_focus(times, billing_account, book.currency)
+
+        def part_of(asked: FocusQuestion) -> FocusPart:
+            return source.answer(asked, FocusPart, lambda reader: focus_of(reader, asked, book_of(prices)))
+
+        write_focus(FocusQuestion(use.period, use.time_zone, billing_account), part_of)
         return
     question = CostQuestion(use.by, use.period, use.time_zone, use.level, use.parents, use.limit, idle)
     answer = source.answer(question, CostAnswer, lambda reader: costs_of(reader, question, book_of(prices), source.own))

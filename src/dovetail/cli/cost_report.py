@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import tzinfo
 from typing import TypeVar
 
@@ -17,14 +17,14 @@ from dovetail.cli.cost_columns import COST, HELD, PLACED, REPORT, SHARED, cost_l
 from dovetail.cli.history_options import covered, time_text
 from dovetail.cli.listing import ListColumns, ListForm, ListPrinter, arranged, csv_cell
 from dovetail.cli.output import count, foreign, printable, span
-from dovetail.cost.cells import GpuTimes
 from dovetail.cost.costs import PPM, CostAnswer, Coverage
-from dovetail.cost.focus import COLUMNS, focus
+from dovetail.cost.focus import COLUMNS, FocusPart
 from dovetail.cost.group_sums import OTHERS
 from dovetail.cost.grouping import PLACED_BY
 from dovetail.cost.rounding import decimal, nearest
 from dovetail.cost.utilization import Utilization
 from dovetail.history.records import Period
+from dovetail.historyserver.questions import FocusQuestion
 
 L = TypeVar("L")
 _MOST_GAPS = 3
@@ -129,13 +129,19 @@ def _rests_on(asked: Period, found: Coverage, zone: tzinfo, name: str) -> Iterat
         )
 
 
-def write_focus(times: GpuTimes, account: str, currency: str) -> None:
-    """Write the columns of FOCUS as csv."""
+def write_focus(question: FocusQuestion, part_of: Callable[[FocusQuestion], FocusPart]) -> None:
+    """Write the columns of FOCUS as csv, part by part as the questions for them are answered."""
+    part = part_of(question)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for row in focus(times, account, currency):
-        writer.writerow([csv_cell(printable(value)) for value in row.values()])
-    unpriced = sum(cell.time for cell in times.cells if cell.where.rule is None)
+    unpriced = 0
+    while True:
+        writer.writerows([csv_cell(printable(value)) for value in row] for row in part.rows)
+        unpriced += part.unpriced_time
+        if part.until_ms >= part.end_ms:
+            break
+        more = {name: getattr(part, name) for name in ("until_ms", "end_ms", "currency", "carry")}
+        part = part_of(replace(question, **more))
     if unpriced:
         hours = decimal(nearest(unpriced, 36_000_000), 2)
         click.echo(f"{hours} GPU-hours have no price, and no row: dovetail cost -o table names them.", err=True)

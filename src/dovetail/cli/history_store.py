@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.prometheus import access_of, authority_option, token_option
+from dovetail.cli.prometheus import access_of, authority_option, tenant_option, token_option
 
 if TYPE_CHECKING:
     from dovetail.cost.price_sources import PriceSources
@@ -121,9 +121,9 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def sourced(
-        store: Path | None, prometheus: str, token: str | None, authority: str | None, matchers: str,
-        kubeconfig: str | None, context: str | None, **rest: Any,
+        store: Path | None, prometheus: str, matchers: str, kubeconfig: str | None, context: str | None, **rest: Any
     ) -> None:  # fmt: skip
+        login = {name: rest.pop(name) for name in ("token", "authority", "tenant")}
         chosen = {"--store": store, "--prometheus": prometheus, "--kubeconfig": kubeconfig, "--context": context}
         first, *more = [option for option, value in chosen.items() if value] or [""]
         if more and first in ("--store", "--prometheus"):
@@ -136,7 +136,7 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
                 config = config_of(kubeconfig, context)
             except click.ClickException as error:
                 raise click.ClickException(f"{error.message}; --store reads a file") from error
-        access = access_of(prometheus, token, authority) if prometheus else None
+        access = access_of(prometheus, **login) if prometheus else None
         command(source=HistorySource(store, config, prometheus=access, matchers=matchers), **rest)
 
     found: Callable[..., None] = kubeconfig_options(sourced)
@@ -147,7 +147,7 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _matchers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Raises BadParameter."""
-    from dovetail.history.prometheus.reader import is_matchers
+    from dovetail.history.prometheus.matchers import is_matchers
 
     if value and not is_matchers(value):
         raise click.BadParameter(f"""{value!r} is not matchers such as 'cluster="eu",job=~"dove.*"'""")
@@ -166,6 +166,7 @@ _OPTIONS = (
     ),
     token_option,
     authority_option,
+    tenant_option,
     click.option(
         "--prometheus-match", "matchers", metavar="MATCHERS", default="", callback=_matchers,
         help="Read only series with these labels, where several clusters are in it: cluster=\"eu\",job=\"dovetail\".",

@@ -4,7 +4,9 @@
 Rules
 - What can be rented or returned are whole nodes of a kind that the cluster has.
 - Give back: as many nodes as remain when all that pods held, and waited for, is replayed on the fewest nodes on which
-  it fits (`history.packing`). Not from means: a low mean reports nothing of the busiest hour.
+  it fits (`history.packing`). Not from means: a low mean reports nothing of the busiest hour. The CPUs and the memory
+  that pods request count where the price of the nodes has how much a node has of them: `HOST_LOAD` of that, as the
+  system and pods without GPUs need some.
 - Rent or buy: as many nodes as would have been half full for `LEAST_USED_PPM` of the time, with the demand that there
   would be if nothing had to wait (`history.occupancy`), and only where jobs lacked GPUs. What waited beside free GPUs
   is no reason.
@@ -23,16 +25,18 @@ from msgspec import Struct
 
 from dovetail.cost.calendar import days
 from dovetail.cost.node_prices import HOURS_30D, NodePrice, node_price
-from dovetail.cost.price_rules import PriceBook, Unpriced
+from dovetail.cost.price_rules import PriceBook, Priced, Unpriced
 from dovetail.cost.rounding import nearest
 from dovetail.history.occupancy import KindUse, NodeKindKey, OccupiedTime, occupancy, quantile
-from dovetail.history.packing import nodes_needed
+from dovetail.history.packing import NodeSize, nodes_needed
 from dovetail.history.records import DAY_MS, Period
 from dovetail.history.store import HistoryReader
 
 LEAST_MS = 7 * DAY_MS
 MOST_GAP_PPM = 100_000
 LEAST_USED_PPM = 250_000
+HOST_LOAD = 900
+"""Thousandths."""
 _P95_PPM = 950_000
 _PPM = 10**6
 _S = 1000
@@ -43,7 +47,8 @@ class CapacityAdvice(Struct, frozen=True):
     """One kind of node, `node_gpus` GPUs of a `model` each, of which there are `nodes` with `gpus` at the end. Of the
     period: how many GPUs were held at once, on average (thousandths), for 95 % of the time, and at most; how many were
     free at each moment (`least_free_gpus`), and free or idle in each hour (`least_unused_gpus`). `needed_nodes` are
-    enough for all of it, None where the replay shows of no number that it is. Jobs waited for `waited_gpu_s`, in
+    enough for all of it, None where the replay shows of no number that it is; `node_cpu_milli` and `node_memory_mib` of
+    each counted, 0 where they are not known. Jobs waited for `waited_gpu_s`, in
     `waited_s` of the period for up to `most_waited_gpus`, and lacked `lacked_gpu_s` on so many days.
 
     `change_nodes` is the advice, below 0 to give back, and the amounts what it costs, below 0 what it saves, in
@@ -60,6 +65,8 @@ class CapacityAdvice(Struct, frozen=True):
     least_free_gpus: int
     least_unused_gpus: int
     needed_nodes: int | None
+    node_cpu_milli: int
+    node_memory_mib: int
     waited_gpu_s: int
     waited_s: int
     most_waited_gpus: int
@@ -129,7 +136,8 @@ def _advice(
     lacked = sum(one.lacked * one.ms for one in moments)
     parts = list(named)
     lacked_days = sum(any(day.clipped(one.start_ms, one.end_ms).ms for one in moments if one.lacked) for day in parts)
-    needed = nodes_needed(use.pieces, node_gpus, nodes)
+    size = _size(use, node_gpus, book, period)
+    needed = nodes_needed(use.pieces, size, nodes)
     verdict, change = _verdict(nodes, needed, lacked, moments, node_gpus, missing)
     price = _price(use, book, period, cheapest=change < 0)
     hour = month = None
@@ -138,14 +146,15 @@ def _advice(
         month = hour * HOURS_30D
     unpriced = price if change and isinstance(price, Unpriced) else Unpriced("", "")
     source, date = (price.source, price.date) if hour is not None and isinstance(price, NodePrice) else ("", "")
-    text = _Text(nodes, gpus, node_gpus, change, peak, needed, waited, lacked, lacked_days, len(parts), missing)
+    text = _Text(nodes, gpus, size.counts, peak, needed, waited, lacked, lacked_days, len(parts), missing)
     return CapacityAdvice(
         model, node_gpus, nodes, gpus, nearest(1000 * held, period.ms),
         quantile(((one.held, one.ms) for one in moments), _P95_PPM), peak, max(0, gpus - peak),
-        max(0, gpus - max(use.used_by_hour.values(), default=0)), needed, waited // _S,
+        max(0, gpus - max(use.used_by_hour.values(), default=0)), needed, size.cpu_milli,
+        size.memory_mib, waited // _S,
         sum(one.ms for one in moments if one.wanted) // _S, max((one.wanted for one in moments), default=0),
         lacked // _S, lacked_days, len(parts), verdict, change, hour, month, source, date, unpriced.why, unpriced.fix,
-        text.evidence(verdict), _RISKS[verdict], _WRONG_IF[verdict],
+        text.evidence(verdict), _RISKS[verdict].format(counted=text.counted), _WRONG_IF[verdict],
     )  # fmt: skip
 
 
@@ -180,13 +189,25 @@ def _price(use: KindUse, book: PriceBook, period: Period, *, cheapest: bool) -> 
     return next(iter(found), Unpriced("no node of the kind is there any more", ""))
 
 
+def _size(use: KindUse, node_gpus: int, book: PriceBook, period: Period) -> NodeSize:
+    """What a node has for pods: the least of those that are there at the end. Raises CurrencyError."""
+    found = [
+        (price.rule.cpu_milli, price.rule.memory_mib) if isinstance(price, Priced) else (0, 0)
+        for span in {span.node: span for span in use.spans}.values()
+        for price in [book.price(span, period.end_ms)]
+    ]
+    if not found or not all(cpu_milli and memory_mib for cpu_milli, memory_mib in found):
+        return NodeSize(node_gpus)
+    cpus, memories = zip(*found, strict=True)
+    return NodeSize(node_gpus, min(cpus) * HOST_LOAD // 1000, min(memories) * HOST_LOAD // 1000)
+
+
 class _Text(Struct, frozen=True):
     """The facts of which the evidence is made."""
 
     nodes: int
     gpus: int
-    node_gpus: int
-    change: int
+    hosts: bool
     peak: int
     needed: int | None
     waited: int
@@ -194,6 +215,11 @@ class _Text(Struct, frozen=True):
     lacked_days: int
     days: int
     missing: str
+
+    @property
+    def counted(self) -> str:
+        """What the replay counts, beside GPUs."""
+        return "requests of CPUs and memory" if self.hosts else "no CPUs and no memory, as the nodes' are not known"
 
     def evidence(self, verdict: CapacityVerdict) -> str:
         held = f"at most {self.peak} of {self.gpus} GPUs were held at once"
@@ -203,7 +229,8 @@ class _Text(Struct, frozen=True):
             case "not enough data":
                 return self.missing
             case "give back":
-                return f"{held}; {waited}; replayed, all of it fits on {self.needed} of {self.nodes} nodes"
+                hosts = " with the CPUs and the memory that pods request" if self.hosts else ""
+                return f"{held}; {waited}; replayed{hosts}, all of it fits on {self.needed} of {self.nodes} nodes"
             case "rent or buy":
                 lacked = f"lacked {_hours(self.lacked)} beyond what was free, on {self.lacked_days} of {self.days} days"
                 part = f"at least half full for {LEAST_USED_PPM * 100 // _PPM} % of the time"
@@ -221,8 +248,8 @@ def _hours(gpu_ms: int) -> str:
 
 
 _RISKS: Mapping[CapacityVerdict, str] = {
-    "give back": "no node is left to stand in for one that fails; the replay counts GPUs alone: no CPU, no memory, no "
-    "NVLink, no racks of gangs",
+    "give back": "no node is left to stand in for one that fails; beside GPUs the replay counts {counted}; no NVLink, "
+    "no racks of gangs",
     "rent or buy": "what waits may be of a time that is over; jobs that get their GPUs sooner may ask for more",
     "keep": "",
     "not enough data": "",

@@ -139,6 +139,10 @@ class PriceBook:
         """The times at which prices begin to be valid."""
         return self._changes
 
+    def rate_of(self, currency: str) -> int:
+        """What one of this currency is in that of the answer, in millionths."""
+        return ONE if currency == self.currency else self._rates[currency]
+
     def price(self, span: GpuSpan, at_ms: int) -> Priced | Unpriced:
         """The price of this GPU. Raises CurrencyError."""
         kind = span.model, span.instance_type, span.region, span.zone, span.spot, span.gpus, span.index

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 
 from msgspec import Struct, field
@@ -88,6 +88,7 @@ class _Wait(Struct, frozen=True):
     submitted_ms: int
     starts_later: bool
     runs_ms: int
+    pod: PodRecord
 
 
 def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
@@ -120,8 +121,7 @@ def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
         for one in own:
             if one.milli >= _WHOLE_MILLI:
                 whole.setdefault((one.pod_uid, last[gpu]), []).append(one)
-        shared = [period.clipped(one.start_ms, one.end_ms) for one in own if one.milli < _WHOLE_MILLI]
-        parts = [Piece(one.start_ms, one.end_ms, 1) for one in _union(shared)]
+        parts = list(_shared(pods, [one for one in own if one.milli < _WHOLE_MILLI], period))
         kinds[key].pieces += parts
         kinds[key].demand += parts
     for (uid, node), some_holds in whole.items():
@@ -133,7 +133,8 @@ def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
             _add(wanted, wait.period, wait.gpus)
             if wait.starts_later:
                 part, gpus = wait.period, min(wait.gpus, use.node_gpus)
-                use.pieces.append(Piece(part.start_ms, part.end_ms, gpus))
+                asked = wait.pod.cpu_milli, wait.pod.memory_mib
+                use.pieces.append(Piece(part.start_ms, part.end_ms, gpus, *asked))
             if wait.starts_later and wait.runs_ms:
                 use.demand.append(Piece(wait.submitted_ms, wait.submitted_ms + wait.runs_ms, wait.gpus))
         demand: list[tuple[int, int]] = []
@@ -162,8 +163,35 @@ def _hold(use: KindUse, pod: PodRecord | None, holds: Sequence[GpuHold], period:
     if waited_ms < LEAST_WAIT_MS:
         waited_ms = 0
     part = period.clipped(start_ms - waited_ms, end_ms)
-    use.pieces.append(Piece(part.start_ms, part.end_ms, gpus))
+    asked = (pod.cpu_milli, pod.memory_mib) if pod is not None else (0, 0)
+    use.pieces.append(Piece(part.start_ms, part.end_ms, gpus, *asked))
     use.demand.append(Piece(start_ms - waited_ms, end_ms - waited_ms, gpus))
+
+
+def _shared(pods: Mapping[str, PodRecord], holds: Sequence[GpuHold], period: Period) -> Iterator[Piece]:
+    """The times in which a GPU was held by parts, with the most that its pods requested at once."""
+    times: dict[str, Period] = {}
+    parts = [(one.pod_uid, period.clipped(one.start_ms, one.end_ms)) for one in holds]
+    for uid, part in parts:
+        known = times.get(uid, part)
+        times[uid] = Period(min(known.start_ms, part.start_ms), max(known.end_ms, part.end_ms))
+    for whole in _union(part for _, part in parts):
+        inside = [
+            (part, pods[uid])
+            for uid, part in times.items()
+            if uid in pods and part.start_ms < whole.end_ms and part.end_ms > whole.start_ms
+        ]
+        cpu_milli = _most_at_once((part, pod.cpu_milli) for part, pod in inside)
+        memory_mib = _most_at_once((part, pod.memory_mib) for part, pod in inside)
+        yield Piece(whole.start_ms, whole.end_ms, 1, cpu_milli, memory_mib)
+
+
+def _most_at_once(amounts: Iterable[tuple[Period, int]]) -> int:
+    changes: list[tuple[int, int]] = []
+    for part, amount in amounts:
+        changes += ((part.start_ms, amount), (part.end_ms, -amount))
+    # At one time ends come first.
+    return max(accumulate((amount for _, amount in sorted(changes)), initial=0))
 
 
 def _waits(
@@ -188,7 +216,7 @@ def _waits(
         else:
             later = not pod.bound_ms or pod.bound_ms >= period.end_ms
             runs_ms = max(0, (pod.ended_ms or period.end_ms) - pod.bound_ms) if pod.bound_ms else 0
-            found[key].append(_Wait(part, gpus, pod.submitted_ms, later, runs_ms))
+            found[key].append(_Wait(part, gpus, pod.submitted_ms, later, runs_ms, pod))
     return found, unknown
 
 

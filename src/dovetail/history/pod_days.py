@@ -28,6 +28,7 @@ STATES: tuple[State, ...] = ("allocated", "unallocated", "unhealthy")
 """Of rows, by their numbers."""
 _COLUMNS = 8
 _INTEGERS = np.dtype("<i8")
+_MOST_BYTES = 1 << 30
 
 
 class PodDay(Struct):
@@ -69,15 +70,30 @@ def encoded(day: PodDay) -> bytes:
     return _ENCODER.encode(_Packed(*kept))
 
 
-def decoded(blob: bytes) -> PodDay:
-    """Raises MsgspecError."""
+def decoded(blob: bytes, most_bytes: int = _MOST_BYTES) -> PodDay:
+    """Raises MsgspecError, also for columns that unpack to more bytes, or that name what is not listed."""
     kept = _DECODER.decode(blob)
+    unpacking = zlib.decompressobj()
     try:
-        columns = np.frombuffer(zlib.decompress(kept.columns), _INTEGERS).reshape(_COLUMNS, -1)
+        unpacked = unpacking.decompress(kept.columns, most_bytes)
+        if not unpacking.eof:
+            raise ValueError(f"they have more than {most_bytes} bytes, or end too soon")
+        columns = np.frombuffer(unpacked, _INTEGERS).reshape(_COLUMNS, -1)
+        _check(columns, (len(kept.places), len(kept.nodes), len(STATES), len(kept.uids)))
     except (zlib.error, ValueError) as error:
         raise msgspec.ValidationError(f"the sums of a day cannot be unpacked: {error}") from error
     lists = kept.places, kept.nodes, kept.uids
     return PodDay(kept.start_ms, *lists, columns, kept.unknown_ms, kept.assumed_time)
+
+
+def _check(columns: NDArray[np.int64], listed: tuple[int, ...]) -> None:
+    """Raises ValueError for an index that is not in its list, or a time below 0."""
+    lowest = 0, 0, 0, -1
+    for column, first, count in zip(columns, lowest, listed, strict=False):
+        if column.size and not (first <= column.min() and column.max() < count):
+            raise ValueError("a row names what is not listed")
+    if columns.size and columns[len(listed) :].min() < 0:
+        raise ValueError("a time is below 0")
 
 
 class PodDaySummer:

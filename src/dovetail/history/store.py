@@ -46,8 +46,8 @@ class HistoryReader(Protocol):
     def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
         """The pods with these uids."""
 
-    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
-        """All pods of a job, by the time when they were submitted."""
+    def job(self, name: str, namespace: str = "") -> Iterator[PodRecord]:
+        """All pods of the jobs of this name, in any namespace if none is named, by the time of their submission."""
 
     def use(self, period: Period) -> Iterator[UseHour]:
         """Hours, or days where hours are not kept any more (`hour_ms` is then the start of the day), that begin in the

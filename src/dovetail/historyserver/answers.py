@@ -18,6 +18,7 @@ from dovetail.cost.calendar import PeriodError, days, period_of, zone_of
 from dovetail.cost.capacity import CapacityAnswer, capacity
 from dovetail.cost.cells import GpuTimes, gpu_times
 from dovetail.cost.costs import CostAnswer, costs
+from dovetail.cost.focus import FocusPart, FocusRow, FocusRows
 from dovetail.cost.grouping import PLACED_BY, Grouping
 from dovetail.cost.idle_pods import IdleList, idle_list
 from dovetail.cost.idle_rules import IDLE_RULES
@@ -33,22 +34,26 @@ from dovetail.historyserver.questions import (
     AdviceQuestion,
     CapacityQuestion,
     CostQuestion,
+    FocusQuestion,
     IdleQuestion,
     NoSuchJob,
     QuestionError,
     UseQuestion,
 )
 
+FOCUS_ROWS = 25_000
+"""After so many rows an answer in the columns of FOCUS ends with the day: about 25 MB."""
+
 
 def times_of(
-    reader: HistoryReader, asked: UseQuestion, book: PriceBook | None, own: str = "", daily: bool = False
+    reader: HistoryReader, asked: UseQuestion, book: PriceBook | None, own: str = ""
 ) -> tuple[GpuTimes, Grouping, tzinfo]:
-    """The GPU time of the period, by day if it is grouped so or `daily`, and how it is grouped."""
+    """The GPU time of the period, by day if it is grouped so, and how it is grouped."""
     asked.check()
     known = reader.known()
     period, zone = _period(asked.period, asked.time_zone, known)
     inside = known.clipped(period.start_ms, period.end_ms) if known.ms else period
-    named = list(days(inside, zone)) if inside.ms and (daily or asked.by == "day") else []
+    named = list(days(inside, zone)) if inside.ms and asked.by == "day" else []
     grouping = Grouping(asked.by, asked.level, asked.parents, tuple(day for day, _ in named))
     by, pods, strangers = asked.by, grouping.of_pod_days, Strangers(own)
     if own:
@@ -96,6 +101,31 @@ def costs_of(reader: HistoryReader, asked: CostQuestion, book: PriceBook, own: s
         )
     times, grouping, _ = times_of(reader, asked, book, own)
     return costs(times, grouping, rule, book.currency, asked.limit)
+
+
+def focus_of(reader: HistoryReader, asked: FocusQuestion, book: PriceBook, own: str = "") -> FocusPart:
+    """Of as many days as have FOCUS_ROWS rows, one at least."""
+    if own:
+        raise QuestionError(
+            "-o focus has the rows of all namespaces: it is answered to users that may list focuscosts in all of them"
+        )
+    known = reader.known()
+    whole, zone = _period(asked.period, asked.time_zone, known)
+    end_ms = min(whole.end_ms, known.end_ms) if asked.end_ms is None else min(asked.end_ms, known.end_ms)
+    begin_ms = whole.start_ms if asked.until_ms is None else asked.until_ms
+    until_ms = min(max(begin_ms, known.start_ms), known.end_ms)
+    book.currency = book.currency or asked.currency
+    made, rows, cells, unpriced = FocusRows(book, asked.account, asked.carry), list[FocusRow](), 0, 0
+    for _, day in days(Period(until_ms, max(until_ms, end_ms)), zone):
+        if cells >= FOCUS_ROWS:
+            break
+        with _no_garbage():
+            times = gpu_times(reader, day, book, [day])
+        rows += made.of(times)
+        cells += len(times.cells)
+        unpriced += sum(cell.time for cell in times.cells if cell.where.rule is None)
+        until_ms = day.end_ms
+    return FocusPart(tuple(rows), book.currency, made.carry, until_ms, max(until_ms, end_ms), unpriced)
 
 
 def idle_of(reader: HistoryReader, asked: IdleQuestion, book: PriceBook, own: str = "") -> IdleList:

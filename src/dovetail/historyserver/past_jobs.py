@@ -18,11 +18,12 @@ from dovetail.historyserver.elsewhere import shown_text
 from dovetail.historyserver.questions import PastJobsQuestion, QuestionError
 
 _DEFAULT_MS = 7 * DAY_MS
+_PATTERN = "*?["
 
 
 class PastJobs(Struct, frozen=True):
     """The jobs of a period, the latest first, and the gaps in it. `elsewhere` is how many other jobs there were, of
-    namespaces whose names are not shown."""
+    namespaces whose names are not shown; 0 where jobs are asked for by whole names."""
 
     known: Period
     period: Period
@@ -35,14 +36,33 @@ def past_jobs_of(reader: HistoryReader, asked: PastJobsQuestion, own: str = "") 
     """The jobs, of the namespace `own` alone if there is one. Raises StoreError, QuestionError."""
     known = reader.known()
     period = _period(known, asked)
-    pods = list(reader.pods(period))
-    elsewhere = len({(one.namespace, one.job) for one in pods if one.namespace != own}) if own else 0
+    named = _named(reader, asked, own)
+    pods = list(reader.pods(period)) if named is None else [one for one in named if _there(one, period)]
+    counts = own and named is None
+    elsewhere = len({(one.namespace, one.job) for one in pods if one.namespace != own}) if counts else 0
     if own:
         pods = [_shown(one, own) for one in pods if one.namespace == own]
     jobs = past_jobs(_with_labels(pods, asked), known.end_ms, steps=bool(asked.names))
     return PastJobs(
         known, period, tuple(job for job in jobs if _wants(asked, job)), tuple(reader.gaps(period)), elsewhere
     )
+
+
+def _named(reader: HistoryReader, asked: PastJobsQuestion, own: str) -> list[PodRecord] | None:
+    """The pods of the jobs that are asked for; None where it is not by whole names, and all have to be read. Raises
+    StoreError."""
+    if not asked.names or any(one in name for name in asked.names for one in _PATTERN):
+        return None
+    found: dict[str, PodRecord] = {}
+    # What others have of this name is not read: it must not show, not even as a number or as time.
+    for name in asked.names:
+        namespace, _, short = name.rpartition("/")
+        found |= {pod.uid: pod for pod in reader.job(short, own or namespace or asked.namespace)}
+    return list(found.values())
+
+
+def _there(pod: PodRecord, period: Period) -> bool:
+    return pod.submitted_ms < period.end_ms and (not pod.ended_ms or pod.ended_ms > period.start_ms)
 
 
 def names(pattern: str, job: str) -> bool:

@@ -14,7 +14,15 @@ from msgspec import Meta, Struct
 
 from dovetail.core.model import Operator
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.objects.history import CAPACITY_ADVICE, COSTS, IDLE_LISTS, PAST_JOBS, SIZE_ADVICE, USE_REPORTS
+from dovetail.kube.objects.history import (
+    CAPACITY_ADVICE,
+    COSTS,
+    FOCUS_COSTS,
+    IDLE_LISTS,
+    PAST_JOBS,
+    SIZE_ADVICE,
+    USE_REPORTS,
+)
 
 BY = ("team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day")
 """What GPU time can be grouped by, besides labels."""
@@ -87,6 +95,19 @@ class CostQuestion(UseQuestion, frozen=True):
     idle: str = "separate"
 
 
+class FocusQuestion(_Question, frozen=True):
+    """What they cost in the columns of FOCUS, day by day; the answer is for those that may see all namespaces. The next
+    question has the `until_ms`, `end_ms`, `currency` and `carry` of the answer before."""
+
+    period: str = "30d"
+    time_zone: str = "UTC"
+    account: Annotated[str, Meta(max_length=500)] = "cluster"
+    until_ms: Milliseconds | None = None
+    end_ms: Milliseconds | None = None
+    currency: Annotated[str, Meta(max_length=3)] = ""
+    carry: Annotated[int, Meta(ge=-_MOST, le=_MOST)] = 0
+
+
 class IdleQuestion(_Question, frozen=True):
     """Pods that hold GPUs and do not use them."""
 
@@ -113,12 +134,13 @@ class CapacityQuestion(_Question, frozen=True):
 
 
 HistoryAsked: TypeAlias = (
-    PastJobsQuestion | UseQuestion | CostQuestion | IdleQuestion | AdviceQuestion | CapacityQuestion
+    PastJobsQuestion | UseQuestion | CostQuestion | FocusQuestion | IdleQuestion | AdviceQuestion | CapacityQuestion
 )
 RESOURCES: dict[type[HistoryAsked], Resource] = {
     PastJobsQuestion: PAST_JOBS,
     UseQuestion: USE_REPORTS,
     CostQuestion: COSTS,
+    FocusQuestion: FOCUS_COSTS,
     IdleQuestion: IDLE_LISTS,
     AdviceQuestion: SIZE_ADVICE,
     CapacityQuestion: CAPACITY_ADVICE,

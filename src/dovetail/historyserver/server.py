@@ -36,12 +36,13 @@ from dovetail.cost.price_rules import CurrencyError, PriceBook
 from dovetail.cost.price_sources import PriceSources
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
-from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, idle_of, use_of
+from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, focus_of, idle_of, use_of
 from dovetail.historyserver.past_jobs import past_jobs_of
 from dovetail.historyserver.questions import MOST_ROWS, RESOURCES, NoSuchJob, QuestionError, UseQuestion
 from dovetail.kube.objects.history import (
     CAPACITY_ADVICE,
     COSTS,
+    FOCUS_COSTS,
     HISTORIES,
     HISTORY_GROUP,
     HISTORY_VERSION,
@@ -69,6 +70,7 @@ _WORK: dict[str, Callable[[HistoryReader, Any, PriceBook, str], object]] = {
     PAST_JOBS.plural: lambda reader, asked, book, own: past_jobs_of(reader, asked, own),
     USE_REPORTS.plural: lambda reader, asked, book, own: use_of(reader, asked, own),
     COSTS.plural: costs_of,
+    FOCUS_COSTS.plural: focus_of,
     IDLE_LISTS.plural: idle_of,
     SIZE_ADVICE.plural: advice_of,
     CAPACITY_ADVICE.plural: capacity_of,

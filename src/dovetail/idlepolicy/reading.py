@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.idlepolicy.decision import IdleWorkload
+from dovetail.idlepolicy.put_back import put_back
 from dovetail.idlepolicy.stoppable import Stoppable, stoppable
 from dovetail.jobs.kinds import Document, at, text_at
 from dovetail.kube.api.client import Client
@@ -70,6 +71,12 @@ class PodsOwner(Struct, frozen=True):
     @property
     def uid(self) -> str:
         return text_at(self.document, "metadata.uid")
+
+    @property
+    def put_back(self) -> bool:
+        """Whether something else has started it again after a stop."""
+        way = self.kind.way if self.kind is not None else None
+        return way is not None and put_back(self.document, way.path) is not None
 
     def facts(self, now_ms: int, tried_ms: int = 0) -> IdleWorkload:
         """What the decision is about."""

@@ -119,11 +119,12 @@ class IdlePasses:
 
     async def _notify(self, found: Mapping[str, PodsOwner], now_ms: int) -> None:
         """Write the notices that are due."""
-        policy, left, waiting = self._options.policy, _MOST_NOTICES, 0
+        policy, left, waiting, back = self._options.policy, _MOST_NOTICES, 0, 0
         for workload in sorted(found.values(), key=lambda one: (one.facts(now_ms).since_ms, one.uid)):
             facts = workload.facts(now_ms)
             step = step_of(facts, policy, now_ms)
             waiting += step in ("wait", "act")
+            back += workload.put_back
             due = [pod for pod in workload.pods if self._pod_is_due(pod, workload, now_ms)] if left > 0 else []
             try:
                 for pod in due[: records.MOST_PODS]:
@@ -138,6 +139,7 @@ class IdlePasses:
             except KubeError as error:
                 self._failed(f"no notice for {workload.namespace}/{workload.name}", error)
         metrics.WAITING.set(waiting)
+        metrics.PUT_BACK.set(back)
 
     def _pod_is_due(self, pod: HoldingPod, workload: PodsOwner, now_ms: int) -> bool:
         since_ms = workload.since_ms[pod.metadata.uid]

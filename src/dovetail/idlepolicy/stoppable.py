@@ -6,6 +6,7 @@ Rules
   for that, `scale-to-zero` where it has replicas. Any other value is no consent.
 - What Kueue suspends and resumes is not suspended: Kueue would resume it. A RayJob is suspended only as KubeRay has it:
   of one with another spec it takes the suspended object as invalid, and the job fails.
+- What something else starts again is not stopped once more (`put_back`).
 - A kind without a way is known, so that what owns it is found, and is never stopped.
 Sources: of JobSet kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go; of TrainJob kubeflow/trainer,
 pkg/apis/trainer/v1alpha1/trainjob_types.go (both: `suspend` of the spec may change, of much else "field is immutable");
@@ -21,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from dovetail.idlepolicy.put_back import put_back
 from dovetail.jobs.kinds import JOB_KINDS, KUEUE_LABEL, Document, JobKind, at
 from dovetail.kube.api.resources import DEPLOYMENTS, PODS, STATEFUL_SETS, Resource
 from dovetail.kube.manifests.templates import LEADER_WORKER_SETS
@@ -72,7 +74,8 @@ class Stoppable(Struct, frozen=True):
             return f"it is {way.done} already"
         if way.consent == SUSPEND and KUEUE_LABEL in (at(document, "metadata.labels") or {}):
             return "Kueue would resume it"
-        return self.hindrance(document)
+        back = put_back(document, way.path)
+        return back.why_not if back is not None else self.hindrance(document)
 
 
 def _suspend(path: str) -> Way:

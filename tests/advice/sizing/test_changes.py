@@ -86,6 +86,24 @@ def test_fewer_gpus_and_a_share() -> None:
     )
 
 
+PARTS = MANIFEST.replace("nvidia.com/gpu: 1", "nvidia.com/gpu.shared: 1").replace(
+    "  template:\n", "  template:\n    metadata: {annotations: {dovetail.dev/gpu-fraction: '0.5'}}\n"
+)
+
+
+def test_another_instance_and_a_smaller_part() -> None:
+    before = MANIFEST.replace("nvidia.com/gpu: 1", "nvidia.com/mig-3g.40gb: 1")
+    after, done, _ = _fixed(before, SizeChange("instance", resource="nvidia.com/mig-1g.10gb"))
+    assert (after, done) == (before.replace("3g.40gb", "1g.10gb"), ["ml/serve"])
+    part = SizeChange("part", 4552, value="0.1")
+    assert _fixed(PARTS, part) == (PARTS.replace("'0.5'", "'0.1'"), ["ml/serve"], [])
+    by_memory = PARTS.replace("gpu-fraction: '0.5'", "gpu-memory: 40Gi")
+    assert _fixed(by_memory, part)[0] == by_memory.replace("40Gi", "4552Mi")
+    for other in (MANIFEST, PARTS.replace("gpu-fraction", "other")):
+        assert _fixed(other, part) == (other, [], [])
+    assert _fixed(MANIFEST, SizeChange("instance", resource="nvidia.com/mig-1g.10gb")) == (MANIFEST, [], [])
+
+
 def test_a_container_without_cpus_gets_some() -> None:
     bare = MANIFEST.replace('            requests: {cpu: "4", memory: 8Gi}\n', "")
     assert 'cpu: "8"' in _fixed(bare, SizeChange("cpu", 2))[0]

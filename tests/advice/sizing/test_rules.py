@@ -451,12 +451,13 @@ def test_nothing_measured() -> None:
 
 
 @pytest.mark.parametrize("kind", ["share", "instance"])
-def test_parts_of_gpus_are_right_or_not_examined(kind: HoldKind) -> None:
-    full = job(device([(520, HOURS)], {"utilization": 520}, kind=kind), kind="Deployment")
-    assert (advice_for(full).verdict, advice_for(full).missing) == ("right-sized", "")
-    half = advice_for(job(device([(480, HOURS)], {"utilization": 480}, kind=kind), kind="Deployment"))
-    assert (half.verdict, half.advice) == ("not enough data", ())
-    assert half.missing.startswith("its p99 of real use is at most 50 % of what it holds; whether a smaller part of a")
+def test_parts_of_gpus_are_right_where_no_smaller_one_is_enough(kind: HoldKind) -> None:
+    for use in (520, 480):
+        full = job(device([(use, HOURS)], {"utilization": use}, kind=kind), kind="Deployment")
+        assert (advice_for(full).verdict, advice_for(full).missing) == ("right-sized", "")
+    unknown = advice_for(job(device([(480, HOURS)], {"utilization": 480}, kind="claimed"), kind="Deployment"))
+    assert (unknown.verdict, unknown.advice) == ("not enough data", ())
+    assert unknown.missing.startswith("its p99 of real use is at most 50 % of what it holds; it is not known which")
     assert rules(job(device([(0, HOURS)], {"utilization": 0}, kind=kind), kind="Deployment")) == ["idle"]
     whole = advice_for(job(device([(410, HOURS)], peak_mib=40 * 1024), kind="Deployment"))
     assert (whole.verdict, whole.missing) == ("right-sized", "")

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from dovetail.history import pod_days
+from dovetail.history.day_sums import Place
+from dovetail.history.pod_days import PodDay
 from dovetail.history.prometheus import chunks
+from dovetail.history.prometheus.matchers import is_matchers
 from dovetail.history.prometheus.publication import Publication
-from dovetail.history.prometheus.reader import PrometheusReader, is_matchers
+from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, HistoryBatch, Period, PodRecord
 from dovetail.history.sqlite.store import SqliteStore
 from dovetail.history.store import StoreError
@@ -220,3 +225,31 @@ def test_matchers(text: str) -> None:
 @pytest.mark.parametrize("text", ["job", "job=a", 'job="a"}', 'job="a"} or up{a="b"', 'job="a",', '9="a"', 'a="\n"'])
 def test_no_matchers(text: str) -> None:
     assert not is_matchers(text)
+
+
+def pod_day(row: tuple[int, ...]) -> PodDay:
+    """One with a place, a node and a pod."""
+    place = Place("H100", "", "", "", False, 1, 0)
+    return PodDay(0, [place], ["n1"], ["u"], np.array([row], np.int64).T)
+
+
+@pytest.mark.parametrize("column", range(8))
+def test_sums_by_pod_that_name_what_is_not_listed_are_refused(column: int) -> None:
+    good = (0, 0, 0, 0, 1, 0, 0, 0)
+    assert chunks.decoded_pod_day(pod_days.encoded(pod_day(good))).columns[:, 0].tolist() == list(good)
+    for wrong in (-2, 3 if column < 4 else -1):
+        row = (*good[:column], wrong, *good[column + 1 :])
+        with pytest.raises(chunks.ChunkError, match="another version"):
+            chunks.decoded_pod_day(pod_days.encoded(pod_day(row)))
+
+
+def test_sums_by_pod_that_unpack_to_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = pod_days.encoded(pod_day((0, 0, 0, -1, 1, 0, 0, 0)))
+    assert chunks.decoded_pod_day(blob).columns[3, 0] == -1
+    monkeypatch.setattr(chunks, "_MOST_BYTES", 63)
+    with pytest.raises(chunks.ChunkError, match="more than 63 bytes"):
+        chunks.decoded_pod_day(blob)
+
+
+def test_a_kind_of_a_newer_program_is_no_error() -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(("newer", 0, "a" * 24, 1)), type=chunks.ChunkName).parts == 1

@@ -26,14 +26,17 @@ from tests.terminal import environment
 from tools.prometheus.server import Prometheus
 
 pytestmark = pytest.mark.plane
+JOBS = ("ns-vision/train", "eval")
 COMMANDS = (
-    *(f"cost --period 2026-11 --by {by}" for by in ("team", "job", "gpu", "day", "label=team")),
+    *(f"cost --period 2026-11 --by {by}" for by in ("team", "job", "pod", "node", "gpu", "day", "label=team")),
     "cost --period 2026-11 -o focus",
     "cost --period 2026-11-03T05:00..2026-11-07T01:30 --by user --idle weighted",
     "report --period 2026-11 --by node",
     "report --period 36h",
     "idle",
+    "cost --period 2026-11-03T05:00..2026-11-07T01:30 --by job -n ns-vision",
     "history --since 30d",
+    *(f"history {job}" for job in JOBS),
     "advise",
     "capacity --period 2026-11",
 )
@@ -78,6 +81,9 @@ def test_the_commands_print_the_same_from_a_prometheus(
     with closing(SqliteStore(store)) as file:
         pods = [replace(pod, outcome="Completed" if pod.ended_ms else "") for pod in file.pods(file.known())]
         file.write(HistoryBatch(file.known().end_ms, pods=pods))
+        while file.retain(file.known().end_ms):
+            pass
+        assert len(list(file.pod_days(file.known()))) > 10
     publication = Publication(store, kept_ms=100 * DAY_MS)
     published = publication.publish()
     token = tmp_path / "token"

@@ -29,7 +29,7 @@ from dovetail.history.store import HistoryReader
 from tests.history.late_writes import END_MS, histories
 from tests.history.prometheus.served import Scraped, scraped
 
-BYS = ("team", "job", "gpu", "model", "day")
+BYS = ("team", "job", "pod", "node", "gpu", "model", "day")
 RULES = [
     PriceRule(10_000_007, "USD", "2026-01-01", "a bill", model="h100"),
     PriceRule(3_000_001, "USD", "2026-01-01", "a bill", model="l4", per_gpu=True, from_ms=DAY_MS + 6 * HOUR_MS),
@@ -42,7 +42,7 @@ PERIODS = st.sampled_from([(0, 3 * 24), (0, 74), (5, 60), (24, 48), (23, 50), (3
 def money(reader: HistoryReader, period: Period, by: str) -> tuple[CostAnswer, Utilization]:
     named = list(days(period, zone_of("UTC"))) if by == "day" else []
     grouping = Grouping(by, 1, {}, tuple(day for day, _ in named))
-    times = gpu_times(reader, period, PriceBook([RULES]), [part for _, part in named], by)
+    times = gpu_times(reader, period, PriceBook([RULES]), [part for _, part in named], by, grouping.of_pod_days)
     return costs(times, grouping, "separate", "USD"), utilization(times, grouping)
 
 
@@ -75,6 +75,8 @@ def test_all_answers_are_those_of_the_file(
         assert found.known() == file.known()
         assert money(found, period, by) == money(file, period, by)
         assert past_jobs(found.pods(period), END_MS, steps=True) == past_jobs(file.pods(period), END_MS, steps=True)
+        for name in ("j", "k", "none"):
+            assert list(found.job(name)) == list(file.job(name))
         to_end = Period(period.start_ms, END_MS)
         assert list(found.use(to_end)) == list(file.use(to_end))
         assert job_uses(found, to_end) == job_uses(file, to_end)

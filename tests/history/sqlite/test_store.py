@@ -110,7 +110,7 @@ def shown(reader: SqliteReader | Kept, period: Period) -> dict[str, object]:
         "holds_of": list(reader.holds_of(["p1", "p3", "p9"])),
         "pods": list(reader.pods(period)),
         "pods_of": list(reader.pods_of(["p1", "p3", "p9"])),
-        "job": list(reader.job("a", "j")),
+        "job": list(reader.job("j", "a")),
         "use": [plain(one) for one in reader.use(period)],
         "gaps": list(reader.gaps(period)),
     }
@@ -222,7 +222,7 @@ def test_what_ended_long_ago_is_dropped_and_what_has_not_ended_is_kept(tmp_path:
             pass
         assert {one.start_ms for one in store.spans(ALWAYS)} == {old_ms + 1}
         assert [one.pod_uid for one in store.holds(ALWAYS)] == ["new", "still"]
-        assert {one.uid for one in store.job("a", "j")} == {"new", "open", "still"}
+        assert {one.uid for one in store.job("j", "a")} == {"new", "open", "still"}
         assert store.known() == Period(995 * DAY_MS, now_ms)
         assert not store.retain(now_ms)
         # An id is never used for another pod.

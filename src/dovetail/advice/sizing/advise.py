@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dovetail.advice.sizing import parts
 from dovetail.advice.sizing import thresholds as limits
 from dovetail.advice.sizing.market import NO_MARKET, Market
 from dovetail.advice.sizing.rule import JobAdvice, Saving, SizeProposal, SizingAdvice, SizingRule, Verdict
@@ -68,8 +69,9 @@ def _not_examined(seen: JobSeen) -> str:
     """Why it is not known whether the size is right; "" if it is."""
     if seen.gpu is None:
         return f"the memory of a GPU of the model {seen.model or '?'} is not known"
-    if not seen.whole and seen.needed <= limits.FULL_PART:
-        return f"{seen.needed_text} of what it holds; whether a smaller part of a GPU is enough is not examined"
+    known = seen.whole or parts.held_profile(seen) is not None or parts.held_share(seen)
+    if not known and seen.needed <= limits.FULL_PART:
+        return f"{seen.needed_text} of what it holds; it is not known which smaller parts of its GPUs there are"
     return ""
 
 

@@ -17,9 +17,11 @@ from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import SourceDocument
 from dovetail.advice.sizing.rule import ChangeKind, JobAdvice, SizeChange
 from dovetail.advice.sizing.thresholds import CPUS_PER_GPU
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU
 
-_MEMORY = "dovetail.dev/gpu-memory"
+_MEMORY, _FRACTION = "dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction"
+_SHARED = "nvidia.com/gpu.shared"
 _AMOUNTS = ("limits", "requests")
 
 
@@ -27,9 +29,10 @@ def edits_for(whole: Field, change: SizeChange) -> tuple[Edit, ...]:
     """The edits of an object; none where the change does not apply to it."""
     found: list[Edit] = []
     for pod in templates_of(whole):
-        containers = [one for one in pod.containers if _gpus(one)]
+        edits, requested = _EDITS[change.kind]
+        containers = [one for one in pod.containers if any(_entries(one, requested))]
         if len(containers) == 1:
-            found += _EDITS[change.kind](pod, containers[0], change)
+            found += edits(pod, containers[0], change)
     return tuple(found)
 
 
@@ -65,12 +68,12 @@ def _gpus(container: Field) -> int:
     return count(resources.at("limits", GPU)) or count(resources.at("requests", GPU)) or 0
 
 
-def _entries(container: Field) -> Iterator[Field]:
-    """The fields that request whole GPUs."""
+def _entries(container: Field, requested: str = GPU) -> Iterator[Field]:
+    """The fields that request GPUs, or parts whose resource begins so."""
     for kind in _AMOUNTS:
-        field = container.at("resources", kind, GPU)
-        if field:
-            yield field
+        for name, field in container.at("resources", kind).entries():
+            if (name == GPU if requested == GPU else name.startswith(requested)) and count(field):
+                yield field
 
 
 def _fewer(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
@@ -89,6 +92,20 @@ def _shared(pod: Template, container: Field, change: SizeChange) -> Iterator[Edi
     if _gpus(container) == 1:
         yield from _instance(pod, container, change)
         yield put(pod.meta.at("annotations", _MEMORY), f"{change.amount}Mi")
+
+
+def _other_instance(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
+    for field in _entries(container, RESOURCE_PREFIX):
+        yield rename(field, change.resource)
+
+
+def _smaller_part(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
+    """By the annotation that the pod has; of a share that the node divides evenly it has none."""
+    for key, value in ((_FRACTION, change.value), (_MEMORY, f"{change.amount}Mi")):
+        field = pod.meta.at("annotations", key)
+        if field:
+            yield put(field, value)
+            return
 
 
 def _cpus(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
@@ -118,7 +135,9 @@ def _annotated(pod: Template, container: Field, change: SizeChange) -> Iterator[
         yield put(field, change.value)
 
 
-_EDITS: Mapping[ChangeKind, Callable[[Template, Field, SizeChange], Iterator[Edit]]] = {
-    "gpus": _fewer, "mig": _instance, "share": _shared, "cpu": _cpus, "select": _selected,
-    "annotate": _annotated,
+_EDITS: Mapping[ChangeKind, tuple[Callable[[Template, Field, SizeChange], Iterator[Edit]], str]] = {
+    "gpus": (_fewer, GPU), "mig": (_instance, GPU), "instance": (_other_instance, RESOURCE_PREFIX),
+    "share": (_shared, GPU), "part": (_smaller_part, _SHARED), "cpu": (_cpus, GPU), "select": (_selected, GPU),
+    "annotate": (_annotated, GPU),
 }  # fmt: skip
+"""With the resource that the container requests, or how its name begins."""

@@ -17,6 +17,11 @@ class HourPrice(Struct, frozen=True):
     currency: str
     date: str
 
+    @property
+    def text(self) -> str:
+        """`4.00 USD`."""
+        return f"{self.micro / 10**6:.2f} {self.currency}"
+
     def above(self, other: HourPrice, least_milli: int) -> bool:
         """Whether this price is higher than another in the same currency, by this part of it at least."""
         return self.currency == other.currency and other.micro * 1000 <= self.micro * (1000 - least_milli)

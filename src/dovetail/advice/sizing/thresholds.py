@@ -33,6 +33,8 @@ SAME_MEMORY = 980
 MOST_SHARES = 8
 FULL_PART = 500
 """Of a part of a GPU: one that needs more would not fit on half of it."""
+SHARE_STEP = 50
+"""Shares are advised in twentieths of a GPU."""
 MIG_SLICES = 3
 """The largest MIG profile, in compute slices, that is advised: above it a card has room for one instance only."""
 NVLINK_PART = 50

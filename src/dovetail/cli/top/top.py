@@ -13,7 +13,7 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE
-from dovetail.cli.prometheus import access_of, authority_option, token_option
+from dovetail.cli.prometheus import access_of, authority_option, tenant_option, token_option
 from dovetail.cli.snapshots import facts_in, snapshot_option
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _AGAIN_S = 1.5
               help="Read this Prometheus in place of the exporters.")  # fmt: skip
 @token_option
 @authority_option
+@tenant_option
 @snapshot_option
 @kubeconfig_options
 @answer_option
@@ -51,6 +52,7 @@ def command(
     url: str,
     token: str | None,
     authority: str | None,
+    tenant: str,
 ) -> None:
     """Show which pod computes on which GPU now, and what bounds it.
 
@@ -70,7 +72,7 @@ def command(
         _print(top(reading, query), form, console)
         return
     if url:
-        source: TopSource = PrometheusSource(access_of(url, token, authority))
+        source: TopSource = PrometheusSource(access_of(url, token, authority, tenant))
     else:
         source = ExporterSource(config_of(kubeconfig, context))
     if not form.whole and not once and console.is_terminal and sys.stdin.isatty():

@@ -27,10 +27,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from dovetail.history import pod_days
 from dovetail.history.day_sums import DaySums
+from dovetail.history.pod_days import PodDay
+from dovetail.history.prometheus.job_index import JobIndex
 from dovetail.history.records import Gap, GpuHold, GpuSpan, PodRecord, UseHour, UseSum
 
-Kind = Literal["day", "span", "hold", "pod", "use", "pod_use", "gap", "sums"]
+Kind = Literal["day", "span", "hold", "pod", "pod_jobs", "use", "pod_use", "gap", "sums", "pod_sums"]
 DAY, PART = "dovetail_history_day", "dovetail_history_part"
 PART_CHARACTERS = 2000
 _DIGEST_BYTES = 12
@@ -50,9 +53,10 @@ class ChunkError(Exception):
 
 
 class ChunkName(Struct, frozen=True, array_like=True):
-    """`name` is the hash, `parts` how many series it has, `at_ms` the hour of its records, 0 for those without end."""
+    """`name` is the hash, `parts` how many series it has, `at_ms` the hour of its records, 0 for those without end. A
+    kind that is none of Kind is that of a newer program, and not read."""
 
-    kind: Kind
+    kind: str
     at_ms: int
     name: str
     parts: int
@@ -194,12 +198,20 @@ USE, POD_USE, GAPS = RecordColumns(UseHour), RecordColumns(UseSum), RecordColumn
 
 
 def decoded(blob: bytes, kind: type[T]) -> T:
-    """A `Day` or `DaySums`. Raises ChunkError."""
+    """A `Day`, `DaySums` or `JobIndex`. Raises ChunkError."""
     try:
         return msgspec.msgpack.decode(blob, type=kind)
     except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
         raise ChunkError(f"it is of another version than this program ({error})") from error
 
 
-def encoded(value: Day | DaySums) -> bytes:
+def decoded_pod_day(blob: bytes) -> PodDay:
+    """Raises ChunkError."""
+    try:
+        return pod_days.decoded(blob, _MOST_BYTES)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
+        raise ChunkError(f"it is of another version than this program ({error})") from error
+
+
+def encoded(value: Day | DaySums | JobIndex) -> bytes:
     return msgspec.msgpack.encode(value)

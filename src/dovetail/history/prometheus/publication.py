@@ -23,8 +23,10 @@ from typing import IO, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.history import pod_days
 from dovetail.history.prometheus import chunks
 from dovetail.history.prometheus.chunks import Chunk, ChunkName, ColumnWriter, Day, T, chunk
+from dovetail.history.prometheus.job_index import JobIndexer
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, Period, PodRecord
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
@@ -137,6 +139,8 @@ def day_chunks(reader: HistoryReader, day: Period) -> Iterator[Chunk]:
     yield from _chunk("gap", 0, chunks.GAPS, reader.gaps(there))
     for sums in reader.day_sums(day):
         yield chunk("sums", 0, chunks.encoded(sums))
+    for of_pods in reader.pod_days(day):
+        yield chunk("pod_sums", 0, pod_days.encoded(of_pods))
 
 
 def _chunk(
@@ -170,13 +174,17 @@ def _by_end(
 def _pods(reader: HistoryReader, there: Period, day: Period, uids: dict[str, int]) -> Iterator[Chunk]:
     """The same of pods: those with these uids, and those that were there. They are large, so they are read twice: for
     the hours in which they ended, and hour by hour."""
+    jobs = JobIndexer()
     for pod in chain(reader.pods_of(uids), reader.pods(there)):
         uids[pod.uid] = _hour(_pod(pod, day).ended_ms)
+        jobs.add(pod.job, uids[pod.uid])
     hours: dict[int, list[str]] = defaultdict(list)
     for uid, at_ms in uids.items():
         hours[at_ms].append(uid)
     for at_ms in sorted(hours):
         yield from _chunk("pod", at_ms, chunks.PODS, (_pod(pod, day) for pod in reader.pods_of(hours.pop(at_ms))))
+    if uids:
+        yield chunk("pod_jobs", 0, chunks.encoded(jobs.made()))
 
 
 def _hour(ms: int) -> int:

@@ -13,12 +13,13 @@ Rules
 - A record is that of the last day that was read of it (`chunks`): a hold or a span that ended after the period may have
   no end. Pods of a period are as they are at the end of the history.
 - Days that ended more than `publication.KEPT_MS` ago are not corrected.
+- Where a server or a gateway permits less than what is asked for at once, less is asked for, down to one chunk and one
+  day; what is larger is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -30,10 +31,17 @@ from dovetail.history.day_sums import DaySums
 from dovetail.history.pod_days import PodDay
 from dovetail.history.prometheus import chunks
 from dovetail.history.prometheus.chunks import ChunkError, ChunkName, Day, Kind, RecordColumns
+from dovetail.history.prometheus.job_index import JobIndex
 from dovetail.history.prometheus.publication import day_name
 from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord, UseHour, UseSum
 from dovetail.history.store import StoreError
-from dovetail.kube.reading.prometheus_api import PrometheusAccess, PrometheusAnswer, PrometheusApi, PrometheusError
+from dovetail.kube.reading.prometheus_api import (
+    AskedTooMuch,
+    PrometheusAccess,
+    PrometheusAnswer,
+    PrometheusApi,
+    PrometheusError,
+)
 
 _LOOK_BACK_DAYS = 400
 _PARTS_AT_ONCE = 8_000
@@ -41,8 +49,6 @@ _PARTS_AT_ONCE = 8_000
 _NAMES_AT_ONCE = 500
 _MOST_PARTS = 400_000
 """Of one question: about 800 MB."""
-_LABEL = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"')
-_MATCHERS = re.compile(rf"{_LABEL.pattern}(\s*,\s*{_LABEL.pattern})*")
 _LARGEST = 1 << 53
 _SCRAPE = "see whether each scrape of /history is whole, and whether the program is that of the collector's version"
 _FOREIGN = 'choose the collector\'s with --prometheus-match, as in job="dovetail-collector"'
@@ -79,21 +85,19 @@ class _PartValue(Struct, frozen=True):
 _DAYS, _PARTS = Decoder(PrometheusAnswer[_DayValue]), Decoder(PrometheusAnswer[_PartValue])
 
 
-def is_matchers(text: str) -> bool:
-    """Whether the text is matchers of labels, as in `cluster="eu",job=~"dove.*"`."""
-    return _MATCHERS.fullmatch(text.strip()) is not None
-
-
 class PrometheusReader:
-    """A `HistoryReader` of a Prometheus. `matchers` are further ones of PromQL (`is_matchers`). Raises StoreError."""
+    """A `HistoryReader` of a Prometheus. `matchers` are further ones (`matchers.is_matchers`). Raises StoreError."""
 
     def __init__(self, access: PrometheusAccess, matchers: str = "", *, timeout_s: float = 60.0) -> None:
         self._access, self._timeout_s = access, timeout_s
         self._matchers = matchers.strip()
         self._read: dict[str, Any] = {}
         """What was read of chunks, by name."""
+        self._parts_at_once = _PARTS_AT_ONCE
         self._held_days: set[int] = set()
         """Of which holds were asked for."""
+        self._summed_days: set[int] = set()
+        """Of which sums by pod were asked for."""
         self._now_ms = self._until_ms = 0
         self._lists = self._list_days()
         self._known = self._knowledge()
@@ -121,19 +125,35 @@ class PrometheusReader:
         found = [
             one
             for one in self._of_days(until_end, "pod", chunks.PODS, lambda one: one.uid).values()
-            if one.submitted_ms < period.end_ms and (not one.ended_ms or one.ended_ms > period.start_ms)
+            if _was_there(one, period)
         ]
         return iter(sorted(found, key=lambda one: (one.submitted_ms, one.uid)))
 
     def pods_of(self, uids: Collection[str]) -> Iterator[PodRecord]:
-        """Of the days of which holds were asked for, and the last one."""
+        """Of the days of which holds were asked for, and the last one; what is not there, of days of which sums by pod
+        were."""
         if not uids:
             return iter(())
-        found = self._merged(sorted(self._held_days | {max(self._lists)}), "pod", chunks.PODS, lambda one: one.uid)
+        days = sorted(self._held_days | {max(self._lists)})
+        found = self._merged(days, "pod", chunks.PODS, lambda one: one.uid)
+        if self._summed_days and not found.keys() >= set(uids):
+            found = self._merged(sorted(self._summed_days), "pod", chunks.PODS, lambda one: one.uid) | found
         return (found[uid] for uid in sorted(set(uids)) if uid in found)
 
-    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
-        return (one for one in self.pods(self._known) if (one.namespace, one.job) == (namespace, name))
+    def job(self, name: str, namespace: str = "") -> Iterator[PodRecord]:
+        """Of a day that was published without an index of jobs all pods are read."""
+        names = self._named(self._within(self._known))
+        self._read_all([one for one in names if one.kind == "pod_jobs"], lambda blob: chunks.decoded(blob, JobIndex))
+        wanted: list[ChunkName] = []
+        for day in self._within(self._known):
+            of_day = self._named([day])
+            indices = [self._read[one.name].hours_of(name) for one in of_day if one.kind == "pod_jobs"]
+            hours = set[int]().union(*indices)
+            wanted += (one for one in of_day if one.kind == "pod" and (one.at_ms in hours or not indices))
+        self._read_all(wanted, chunks.PODS.decoded)
+        found = {pod.uid: pod for one in wanted for pod in self._read[one.name]}
+        some = (pod for pod in found.values() if pod.job == name and namespace in ("", pod.namespace))
+        return iter(sorted(some, key=lambda one: (one.submitted_ms, one.uid)))
 
     def use(self, period: Period) -> Iterator[UseHour]:
         """By start, GPU, pod and source."""
@@ -153,18 +173,33 @@ class PrometheusReader:
         return (UseSum(uid, *sums[uid]) for uid in sorted(sums))
 
     def day_sums(self, period: Period) -> Iterator[DaySums]:
-        days = [day for day in self._within(period) if period.start_ms <= day <= period.end_ms - DAY_MS]
-        names = [name for name in self._named(days) if name.kind == "sums"]
-        self._read_all(names, lambda blob: chunks.decoded(blob, DaySums))
-        # They are large, and asked for once.
-        return (self._read.pop(name.name) for name in names)
+        return self._days(self._whole_days(period), "sums", lambda blob: chunks.decoded(blob, DaySums))
 
     def pod_names(self, period: Period) -> Iterator[PodRecord]:
-        return self.pods(period)
+        """Day by day from the last one, and nothing of it is kept: of a long time there are very many."""
+        seen: set[str] = set()
+        for day in reversed(self._within(Period(period.start_ms, max(period.end_ms, self._known.end_ms)))):
+            names = [name for name in self._named([day]) if name.kind == "pod"]
+            self._read_all(names, chunks.PODS.decoded)
+            for one in (pod for name in names for pod in self._read.pop(name.name, ())):
+                if one.uid not in seen and _was_there(one, period):
+                    yield one
+                seen.add(one.uid)
 
     def pod_days(self, period: Period) -> Iterator[PodDay]:
-        """None of them is published: they are large, and made of records that are."""
-        return iter(())
+        days = self._whole_days(period)
+        self._summed_days.update(days)
+        return self._days(days, "pod_sums", chunks.decoded_pod_day)
+
+    def _whole_days(self, period: Period) -> list[int]:
+        return [day for day in self._within(period) if period.start_ms <= day <= period.end_ms - DAY_MS]
+
+    def _days(self, days: Iterable[int], kind: Kind, decode: Callable[[bytes], S]) -> Iterator[S]:
+        """The sums of these days."""
+        names = [name for name in self._named(days) if name.kind == kind]
+        self._read_all(names, decode)
+        # They are large, and asked for once.
+        return (self._read.pop(name.name) for name in names)
 
     def gaps(self, period: Period) -> Iterator[Gap]:
         found = self._of_days(period, "gap", chunks.GAPS, lambda one: (one.start_ms, one.end_ms))
@@ -219,8 +254,19 @@ class PrometheusReader:
         missing = {name.name: name for name in names if name.name not in self._read}
         if sum(name.parts for name in missing.values()) > _MOST_PARTS:
             raise self._error("the records of this period are more than a command reads", "ask for a shorter period")
-        for some in _portions(missing.values()):
-            texts = self._texts(some)
+        left = list(missing.values())
+        while left:
+            some = _portion(left, self._parts_at_once)
+            try:
+                texts = self._texts(some)
+            except AskedTooMuch as error:
+                if len(some) == 1:
+                    raise self._error(
+                        str(error), f"let its limits permit {some[0].parts} series of 2 KB, if that is why"
+                    ) from error
+                self._parts_at_once = sum(name.parts for name in some) // 2
+                continue
+            del left[: len(some)]
             for name in some:
                 try:
                     self._read[name.name] = decode(chunks.content(name.name, texts.pop(name.name)))
@@ -228,7 +274,7 @@ class PrometheusReader:
                     raise self._error(f"chunk {name.name} of its history cannot be read: {error}", _SCRAPE) from error
 
     def _texts(self, names: Collection[ChunkName]) -> dict[str, str]:
-        """The texts of these chunks; of one that is not there "" or a part."""
+        """The texts of these chunks; of one that is not there "" or a part. Raises AskedTooMuch."""
         parts: dict[str, dict[int, str]] = {name.name: {} for name in names}
         first_ms = min(self._lists)
         wanted = "|".join(parts)
@@ -240,8 +286,7 @@ class PrometheusReader:
 
     def _list_days(self) -> dict[int, ChunkName]:
         """The chunk with the list of each day."""
-        expression = self._expression(chunks.DAY, "", _LOOK_BACK_DAYS * DAY_MS)
-        found = self._ask(f"topk by (store, day, job, namespace) (1, {expression})", _DAYS)
+        found = self._day_values(_LOOK_BACK_DAYS * DAY_MS, 0)
         if not found:
             raise self._error(
                 f"it has no series {chunks.DAY}" + (f" with {self._matchers}" if self._matchers else ""),
@@ -259,6 +304,17 @@ class PrometheusReader:
             self._now_ms = max(self._now_ms, round(one.value[0] * 1000))
         self._until_ms = max(until_ms for until_ms, _ in latest.values())
         return {day_ms: name for day_ms, (_, name) in sorted(latest.items())}
+
+    def _day_values(self, length_ms: int, offset_ms: int) -> tuple[_DayValue, ...]:
+        """The series of days of so long, up to so long ago. Raises StoreError."""
+        expression = self._expression(chunks.DAY, "", length_ms, offset_ms)
+        try:
+            return self._ask(f"topk by (store, day, job, namespace) (1, {expression})", _DAYS)
+        except AskedTooMuch as error:
+            half_ms = length_ms // 2
+            if half_ms < DAY_MS:
+                raise self._error(str(error), "let its limits permit the series of one day, if that is why") from error
+            return self._day_values(half_ms, offset_ms) + self._day_values(length_ms - half_ms, offset_ms + half_ms)
 
     def _check_sources(self, found: Collection[_DaySeries]) -> None:
         """Raises StoreError if they are of several histories, or nobody has chosen between several scrape jobs."""
@@ -280,17 +336,22 @@ class PrometheusReader:
         last: Day = self._read[self._lists[max(self._lists)].name]
         return Period(min(max(min(self._lists), last.first_ms), self._until_ms), self._until_ms)
 
-    def _expression(self, metric: str, matcher: str, since_ms: int) -> str:
+    def _expression(self, metric: str, matcher: str, length_ms: int, offset_ms: int = 0) -> str:
         matchers = ",".join(filter(None, (matcher, self._matchers)))
-        return f"last_over_time({metric}{{{matchers}}}[{since_ms // 1000 + 3600}s])"
+        offset = f" offset {offset_ms // 1000}s" if offset_ms else ""
+        return f"last_over_time({metric}{{{matchers}}}[{length_ms // 1000 + 3600}s]{offset})"
 
     def _ask(self, expression: str, decoder: Decoder[PrometheusAnswer[S]]) -> tuple[S, ...]:
+        """Raises StoreError, AskedTooMuch."""
+
         async def asked() -> tuple[S, ...]:
             async with PrometheusApi(self._access, timeout_s=self._timeout_s) as api:
                 return await api.query(expression, api.headers(), decoder, whole=True)
 
         try:
             return asyncio.run(asked())
+        except AskedTooMuch:
+            raise
         except PrometheusError as error:
             raise self._error(str(error), "see whether it runs, and whether you may ask it") from error
 
@@ -298,18 +359,16 @@ class PrometheusReader:
         return StoreError(f"Prometheus at {self._access.shown}", rule, fix)
 
 
-def _portions(names: Iterable[ChunkName]) -> Iterator[list[ChunkName]]:
-    """As many as one question has."""
+def _portion(names: Iterable[ChunkName], most_parts: int) -> list[ChunkName]:
+    """The first of them, as many as one question has: one at least."""
     some: list[ChunkName] = []
     parts = 0
     for name in names:
-        if some and (len(some) >= _NAMES_AT_ONCE or parts + name.parts > _PARTS_AT_ONCE):
-            yield some
-            some, parts = [], 0
+        if some and (len(some) >= _NAMES_AT_ONCE or parts + name.parts > most_parts):
+            break
         some.append(name)
         parts += name.parts
-    if some:
-        yield some
+    return some
 
 
 def _whole(text: str) -> int | None:
@@ -327,6 +386,10 @@ def _day_ms(text: str) -> int | None:
         return round(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() * 1000)
     except ValueError:
         return None
+
+
+def _was_there(pod: PodRecord, period: Period) -> bool:
+    return pod.submitted_ms < period.end_ms and (not pod.ended_ms or pod.ended_ms > period.start_ms)
 
 
 def _touches(one: GpuSpan | GpuHold, period: Period) -> bool:

@@ -168,8 +168,9 @@ class SqliteReader:
         for some in _portions(uids):
             yield from self._pods(f"uid IN ({_marks(some)}) ORDER BY uid", some)
 
-    def job(self, namespace: str, name: str) -> Iterator[PodRecord]:
-        return self._pods("namespace = ? AND job = ? ORDER BY submitted_ms, uid", (namespace, name))
+    def job(self, name: str, namespace: str = "") -> Iterator[PodRecord]:
+        within, values = ("namespace = ? AND ", (namespace, name)) if namespace else ("", (name,))
+        return self._pods(f"{within}job = ? ORDER BY submitted_ms, uid", values)
 
     def _pods(self, where: str, values: Collection[object]) -> Iterator[PodRecord]:
         known: dict[str, dict[str, str]] = {}
