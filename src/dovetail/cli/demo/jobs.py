@@ -62,10 +62,10 @@ class DemoAnswer(Struct, frozen=True):
     later: list[Why]
 
 
-def show_jobs(*, keep: bool, form: AnswerForm) -> None:
-    """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C."""
+def show_jobs(*, keep: bool, dashboard: bool, form: AnswerForm) -> None:
+    """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C, with its web pages if `dashboard`."""
     console = Console(stderr=form.whole)
-    stages = run(_demo(console, keep=keep, quiet=form.whole), "the demo's cluster")
+    stages = run(_demo(console, keep=keep, dashboard=dashboard, quiet=form.whole), "the demo's cluster")
     if form.whole:
         write_answer(form, "Demo", stages)
 
@@ -113,7 +113,7 @@ def _closest(answer: Why) -> str:
     return rules[0].nearest.partition(";")[0] if rules and rules[0].nearest else answer.head or answer.message
 
 
-async def _demo(console: Console, *, keep: bool, quiet: bool) -> DemoAnswer:
+async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -> DemoAnswer:
     story = _Story(console, time.monotonic(), quiet)
     async with _running() as (playground, config, scheduler):
 
@@ -142,11 +142,30 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> DemoAnswer:
                 console.print("\nThis cluster runs until Ctrl-C. In another terminal:")
                 console.print(f"  export KUBECONFIG={path}", highlight=False)
                 _print_next(console)
-                await scheduler
+                await (_show_pages(config, console, scheduler) if dashboard else scheduler)
         elif not quiet:
             console.print("\n[bold]dovetail demo --keep[/bold] leaves this cluster running, so that you can ask it:")
             _print_next(console)
         return DemoAnswer(settled, later)
+
+
+async def _show_pages(config: ClusterConfig, console: Console, scheduler: asyncio.Future[None]) -> None:
+    """Serve the web pages until Ctrl-C, or until the scheduler ends."""
+    from dovetail.dashboard import serve
+
+    listening = serve.bound("127.0.0.1:0")
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+    def ready() -> None:
+        console.print(f"\nThe pages of this cluster: [bold]{url}[/bold]", highlight=False)
+
+    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config)
+    pages = asyncio.ensure_future(serve.run(cluster, listening, authorize=False, ready=ready))
+    try:
+        await asyncio.wait((pages, scheduler), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        pages.cancel()
+        await asyncio.gather(pages, return_exceptions=True)
 
 
 def _print_next(console: Console) -> None:
