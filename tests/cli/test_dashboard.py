@@ -78,3 +78,7 @@ def test_the_demo_shows_its_pages() -> None:
     with serving("demo", "--dashboard") as url:
         jobs = {one["job"]: one["state"] for one in _read(f"{url}api/jobs.json")["page"]["jobs"]}
         assert jobs["default/huge"] == "Waiting" and jobs["default/notebook"] == "Running"
+        assert jobs["research/pretrain"] == "Waiting" and {"research/finetune", "product/serve"} <= jobs.keys()
+        assert {one["queue"] for one in _read(f"{url}api/teams.json")["page"]["queues"]} >= {"research", "product"}
+        fleet = {one["node"]: one["cells"] for one in _read(f"{url}api/fleet.json")["page"]["nodes"]}
+        assert fleet["gpu-node-4"][5] == "x"

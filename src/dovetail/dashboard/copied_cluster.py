@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dovetail.aggregated.question import Question, Reply
+from dovetail.core.bargaining import broker
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import apply_events, enter
 from dovetail.core.events import Event
@@ -115,8 +116,10 @@ class CopiedCluster:
                 self._objects.take(batch)
             news = True
         if news:
-            # What enters a state is dropped with it, and the copy stays as it was read.
-            state = restore(self._policy, take(self._copy))
+            state = self._copy
+            if broker.active(state):
+                # What enters a state is dropped with it, and the copy stays as it was read.
+                state = restore(self._policy, take(state))
             enter(state, (), now_ms)
             self._answered = period, ViewAnswers(state, now_ms, self._ours, self._objects)
         assert self._answered is not None

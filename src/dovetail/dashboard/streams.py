@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from sse_starlette import ServerSentEvent
 
-from dovetail.dashboard.board import PageBoard, Unanswered, Topic, Viewer
+from dovetail.dashboard.board import PageBoard, Topic, Unanswered, Viewer
 from dovetail.kube.api.reviews import Refusal
 
 ALIVE_S = 5.0

@@ -76,7 +76,7 @@ export function Job({ page }) {
       ["Pods placed", row ? `${row.placed} of ${row.pods}` : ""], ["Priority", row ? String(row.priority) : ""], ["Lease", row?.lease],
       ["Submitted", row?.submitted_ms ? html`<${Time} ms=${row.submitted_ms} />` : ""],
       [row?.state === "Waiting" ? "Starts at the latest" : "Started", row?.start_ms ? html`<${Time} ms=${row.start_ms} />` : ""],
-      ["That is", start?.basis], ["End", row?.end_ms ? html`<${Time} ms=${row.end_ms} /> <small>${row.end_sure}</small>` : ""],
+      [start?.start_ms ? "Start is based on" : "Start is not known", start?.basis], ["End", row?.end_ms ? html`<${Time} ms=${row.end_ms} /> <small>${row.end_sure}</small>` : ""],
       ["Why", !why ? row?.message : ""],
     ]} />
     ${why && html`<${Why} why=${why} />`}<${Place} page=${page} />`;
