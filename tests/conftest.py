@@ -28,6 +28,7 @@ from tests.needs import Need, reporter, sum_up_fixtures, unavailable
 from tests.order import DEPLOYED, NODE, begin, kept_up_to
 from tests.paths import ROOT
 from tests.skipped_time import skipped_waits
+from tools import chromium
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.helm import programs as helm_programs
@@ -102,6 +103,7 @@ def _build_node(report: binaries.Report) -> None:
 NEEDS = (
     Need("plane", "control plane", "a real kube-apiserver", binaries.build, list),
     Need("node", "real node", "a real kubelet", _build_node, programs.missing),
+    Need("chromium", "Chromium", "a Chromium", chromium.build, list),
 )
 
 

@@ -38,6 +38,9 @@ def without(extras: tuple[str, ...], *arguments: str) -> subprocess.CompletedPro
 AGENT = "Error: this needs grpc, google.protobuf, pynvml: pip install 'dovetail[agent]'\n"
 PLOTS = "Error: this needs matplotlib: pip install 'dovetail[plots]'\n"
 VIEWS = "Error: this needs cryptography: pip install 'dovetail[views]'\n"
+DASHBOARD = (
+    "Error: this needs sse_starlette, starlette, uvicorn: pip install 'dovetail[dashboard]'\n"
+)  # fmt: skip
 MCP = "Error: this needs mcp: pip install 'dovetail[mcp]'\n"
 
 
@@ -52,6 +55,8 @@ MCP = "Error: this needs mcp: pip install 'dovetail[mcp]'\n"
         (["agent", "observe"], AGENT),
         (["scheduler", "--views", "0.0.0.0:10443"], VIEWS),
         (["plane", "mcp", "--fake", "1"], MCP),
+        (["dashboard", "--file", "docs/examples/two-teams.yaml"], DASHBOARD),
+        (["demo", "--dashboard"], DASHBOARD),
         (["simulate", "--plot", "x.png"], PLOTS),
         (["topology", "-", "--plot", "x.png"], PLOTS),
         (["spot", "--save=1m", "--restart=1m", "--mtbi=1h", "--discount=60%", "--plot=x.png"], PLOTS),

@@ -17,13 +17,13 @@ from dovetail.core.quantities import units
 from dovetail.kube import protection
 from dovetail.kube.api import resources
 from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.reviews import METRICS
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.objects.history import COSTS
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
 from dovetail.recording.folder import MIB
-from dovetail.scheduler.reviews import PATH
 from dovetail.scheduler.serve import SchedulerOptions
 from tests.paths import ROOT
 
@@ -178,7 +178,7 @@ def test_authorized_metrics_bring_the_option_the_right_to_ask_and_a_role_to_read
         ("authorization.k8s.io", "subjectaccessreviews", "create"),
     ]
     assert binding["roleRef"]["name"] == reviews["metadata"]["name"]
-    assert reader["rules"] == [{"nonResourceURLs": [PATH], "verbs": ["get"]}]
+    assert reader["rules"] == [{"nonResourceURLs": [dict(METRICS.attributes)["path"]], "verbs": ["get"]}]
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl puts the manifests together")

@@ -158,10 +158,11 @@ def test_policies_of_the_simulator() -> None:
 
 
 def test_ports() -> None:
-    (listen,) = [option.default for option in command("plane mcp").params if option.name == "listen"]
+    names = ("plane mcp", "dashboard")
+    listen = [option.default for name in names for option in command(name).params if option.name == "listen"]
     component = yaml.safe_load((ROOT / "deploy/functions/views/kustomization.yaml").read_text())
     (views, *_) = yaml.safe_load(component["patches"][-1]["patch"])
-    addresses = [SchedulerOptions().listen, views["value"], str(listen)]
+    addresses = [SchedulerOptions().listen, views["value"], *map(str, listen)]
     assert first(reference("environment", "port")) == [address.rpartition(":")[2] for address in addresses]
 
 

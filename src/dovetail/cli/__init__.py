@@ -30,6 +30,7 @@ _COMMANDS = {
     "collector": "Write the history of a cluster into a file, for `history`.",
     "completion": "Print the script by which a shell completes commands, options and names.",
     "cost": "Show what the GPUs of a period cost, by team, user, job, model or another grouping.",
+    "dashboard": "Serve web pages about a cluster: fleet, queue, jobs, nodes, teams and leases.",
     "defrag": "Plan which running pods to move so that a job or a shape fits; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "doctor": "Find faults in the GPU setup of a cluster, and show how to fix each.",

@@ -12,6 +12,7 @@ import click
 
 EXTRAS = {
     "agent": ("grpc", "google.protobuf", "pynvml"),
+    "dashboard": ("sse_starlette", "starlette", "uvicorn"),
     "mcp": ("mcp",),
     "plots": ("matplotlib",),
     "views": ("cryptography",),

@@ -23,6 +23,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover_when_up
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector, LeaseLock
+from dovetail.kube.api.reviews import METRICS, Reviews
 from dovetail.kube.informers import InformerHandlers, Informers
 from dovetail.kube.namespaces import SYSTEM_NAMESPACE
 from dovetail.kube.nodes.layouts import LayoutFinding
@@ -39,7 +40,6 @@ from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.money import MoneySpending
 from dovetail.scheduler.plane_status import PlaneStatuses
 from dovetail.scheduler.queue_status import QueueStatusWriter
-from dovetail.scheduler.reviews import Reviews
 from dovetail.scheduler.view_feed import ViewFeed
 from dovetail.scheduler.view_objects import ViewObjects
 from dovetail.scheduler.view_process import ViewStarter, view_process
@@ -209,7 +209,7 @@ async def _listening(options: SchedulerOptions, client: Client) -> AsyncIterator
     from dovetail.kube import probe_server
     from dovetail.scheduler.endpoints import Endpoints
 
-    review = Reviews(client).refusal if options.authorize_metrics else None
+    review = partial(Reviews(client).refusal, access=METRICS) if options.authorize_metrics else None
     endpoints = Endpoints(f"the API server at {client.config.server}", review)
     async with probe_server.opened(options.listen, endpoints.answers()):
         yield endpoints

@@ -16,12 +16,14 @@ from msgspec import Struct
 from dovetail.cli.answer_form import AnswerForm, write_answer
 from dovetail.cli.cluster import now_ms, run
 from dovetail.cli.console import Console
-from dovetail.cli.demo.objects import NODES, REQUESTS, agent, cluster, others, train
+from dovetail.cli.demo.objects import NODES, REQUESTS, agent, cluster, others, teams, train
 from dovetail.cli.markup import escape
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.reading.state import read_cluster
+from dovetail.operator.rendering.sources import FOLDER
 from dovetail.playground import Playground
+from dovetail.playground.lending import definitions
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as run_scheduler
 from dovetail.views.held_types import HeldPart
@@ -62,10 +64,10 @@ class DemoAnswer(Struct, frozen=True):
     later: list[Why]
 
 
-def show_jobs(*, keep: bool, form: AnswerForm) -> None:
-    """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C."""
+def show_jobs(*, keep: bool, dashboard: bool, form: AnswerForm) -> None:
+    """Run the demo, and print it. `keep`: the cluster runs until Ctrl-C, with its web pages if `dashboard`."""
     console = Console(stderr=form.whole)
-    stages = run(_demo(console, keep=keep, quiet=form.whole), "the demo's cluster")
+    stages = run(_demo(console, keep=keep, dashboard=dashboard, quiet=form.whole), "the demo's cluster")
     if form.whole:
         write_answer(form, "Demo", stages)
 
@@ -113,7 +115,7 @@ def _closest(answer: Why) -> str:
     return rules[0].nearest.partition(";")[0] if rules and rules[0].nearest else answer.head or answer.message
 
 
-async def _demo(console: Console, *, keep: bool, quiet: bool) -> DemoAnswer:
+async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -> DemoAnswer:
     story = _Story(console, time.monotonic(), quiet)
     async with _running() as (playground, config, scheduler):
 
@@ -142,11 +144,39 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> DemoAnswer:
                 console.print("\nThis cluster runs until Ctrl-C. In another terminal:")
                 console.print(f"  export KUBECONFIG={path}", highlight=False)
                 _print_next(console)
+                if dashboard:
+                    await _show_pages(playground, config, console, scheduler)
                 await scheduler
         elif not quiet:
             console.print("\n[bold]dovetail demo --keep[/bold] leaves this cluster running, so that you can ask it:")
             _print_next(console)
         return DemoAnswer(settled, later)
+
+
+async def _show_pages(
+    playground: Playground, config: ClusterConfig, console: Console, scheduler: asyncio.Future[None]
+) -> None:
+    """Serve the web pages, of two teams more, until Ctrl-C, or until the scheduler ends."""
+    from dovetail.dashboard import serve
+
+    for document in (*definitions(FOLDER / "crds"), *teams()):
+        playground.put(document)
+
+    listening = serve.bound("127.0.0.1:0")
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+    def ready() -> None:
+        console.print(f"\nThe pages of this cluster: [bold]{url}[/bold]", highlight=False)
+
+    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config)
+    pages = asyncio.ensure_future(serve.run(cluster, listening, authorize=False, ready=ready))
+    try:
+        await asyncio.wait((pages, scheduler), return_when=asyncio.FIRST_COMPLETED)
+        if pages.done():
+            pages.result()
+    finally:
+        pages.cancel()
+        await asyncio.gather(pages, return_exceptions=True)
 
 
 def _print_next(console: Console) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of `dovetail demo`: five nodes with GPUs of all kinds, and eight jobs."""
+"""The objects of `dovetail demo`: five nodes with GPUs of all kinds, and eight jobs; for its web pages also two teams,
+and a second rack with a GPU that is not healthy."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ REQUESTS = {
 }
 """By job. The first runs for TRAIN_SECONDS; the last three do not fit beside it."""
 TRAIN_SECONDS = 2
+_H100 = "NVIDIA-H100-80GB-HBM3"
 _DRIVER = "gpu.nvidia.com"
 Document = dict[str, object]
 
@@ -26,7 +28,7 @@ def cluster() -> list[Document]:
     """The nodes, and the kinds that they need."""
     mig = {"nvidia.com/mig-3g.20gb": "1", "nvidia.com/mig-2g.10gb": "1", "nvidia.com/mig-1g.5gb": "1"}
     return [
-        *(_node(f"gpu-node-{i}", "NVIDIA-H100-80GB-HBM3", 8, {"nvidia.com/gpu": "8"}) for i in (1, 2)),
+        *(_node(f"gpu-node-{i}", _H100, 8, {"nvidia.com/gpu": "8"}) for i in (1, 2)),
         _GPU_NODES,
         _mig_card("mig-node", "NVIDIA-A100-SXM4-40GB", [("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)]),
         _node("mig-node", "NVIDIA-A100-SXM4-40GB", 1, mig, mig__strategy="mixed"),
@@ -54,12 +56,14 @@ def agent(node: str) -> Document:
     }
 
 
-def _node(name: str, product: str, cards: int, gpus: dict[str, str], **more: str) -> Document:
+def _node(
+    name: str, product: str, cards: int, gpus: dict[str, str], rack: str = "rack-1", **more: str
+) -> Document:  # fmt: skip
     """A Node. `more` are labels of nvidia.com/, with `__` for a dot."""
     amounts = {"cpu": "96", "memory": "1Ti", "pods": "110"} | gpus
     labels = {
         "kubernetes.io/hostname": name,
-        **({"dovetail.dev/rack": "rack-1"} if "nvidia.com/gpu" in gpus else {}),
+        **({"dovetail.dev/rack": rack} if "nvidia.com/gpu" in gpus else {}),
         "nvidia.com/gpu.product": product,
         "nvidia.com/gpu.count": str(cards),
         **{f"nvidia.com/{key.replace('__', '.')}": value for key, value in more.items()},
@@ -134,6 +138,63 @@ def others() -> list[Document]:
         _claim("claim", "90Gi"),
         _pod("claim", 0, claim="claim", load="sm=18,tensor=3,dram=8,engine=40,memory=65,pcie=6"),
     ]
+
+
+def teams() -> list[Document]:
+    """The queues of two teams, a second rack, and what the teams run there: one job of each, and a gang that waits. The
+    kind of queues is known."""
+    return [
+        *(_queue(name, weight) for name, weight in (("research", 2), ("product", 1))),
+        *(_node(f"gpu-node-{i}", _H100, 8, {"nvidia.com/gpu": "8"}, rack="rack-2") for i in (3, 4)),
+        _healthy("gpu-node-3", 8, None),
+        _healthy("gpu-node-4", 8, 5),
+        *map(_namespace, ("research", "product")),
+        _of("research", _pod("finetune", 8, annotations={"dovetail.dev/max-runtime": "2h"})),
+        _of("research", _group("pretrain", 3)),
+        *(_of("research", _pod(f"pretrain-{i}", 8, "pretrain")) for i in range(3)),
+        _of("product", _pod("serve", 2)),
+    ]
+
+
+def _namespace(name: str) -> Document:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _of(team: str, document: Document) -> Document:
+    """The object in the namespace and the queue of a team."""
+    metadata = document["metadata"]
+    assert isinstance(metadata, dict)
+    return document | {"metadata": metadata | {"namespace": team, "labels": {"dovetail.dev/queue": team}}}
+
+
+def _queue(name: str, weight: int) -> Document:
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"weight": weight, "namespaces": {"names": [name]}},
+    }
+
+
+def _healthy(node: str, count: int, fallen: int | None) -> Document:
+    """What the agent of a node reports of its GPUs, of which one has fallen off the bus."""
+    health: Document = {
+        "state": "quarantined", "code": "XID 79", "reason": "GPU has fallen off the bus", "next": "reboot the node",
+        "since": "2026-11-29T06:00:00Z",
+    }  # fmt: skip
+    gpus = [
+        {
+            "index": i, "uuid": f"GPU-{node}-{i}", "product": _H100, "healthy": i != fallen,
+            "health": health if i == fallen else {"state": "healthy"},
+        }
+        for i in range(count)
+    ]  # fmt: skip
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1",
+        "kind": "GPUNode",
+        "metadata": {"name": node},
+        "status": {"gpus": gpus},
+    }
 
 
 def _group(name: str, count: int) -> Document:

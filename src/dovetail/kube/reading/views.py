@@ -93,29 +93,34 @@ class _Discovery(Struct):
 async def read_view(config: ClusterConfig, request: ViewRequest) -> ViewDocument:
     """The answer. Raises NoView, NoSuchObject; ConfigError, Unauthorized and Unreachable where no cluster can be read
     either."""
+    async with Client(config, user_agent="dovetail") as client:
+        return await ask_view(client, request)
+
+
+async def ask_view(client: Client, request: ViewRequest) -> ViewDocument:
+    """The same, by a client that is open. Raises NoView, NoSuchObject, and the other errors too."""
     if len(request.body) > MOST_BODY_BYTES:
         raise NoView(f"the question is longer than the {MOST_BODY_BYTES >> 20} MiB that the scheduler reads")
     try:
-        return await _read_either(config, request)
+        return await _read_either(client, request)
     except _OfAnotherKind:
         assert request.instead is not None
-        return await _read_either(config, request.instead)
+        return await _read_either(client, request.instead)
 
 
-async def _read_either(config: ClusterConfig, request: ViewRequest) -> ViewDocument:
+async def _read_either(client: Client, request: ViewRequest) -> ViewDocument:
     """The answer with all names; where that is forbidden the one for the namespace."""
-    async with Client(config, user_agent="dovetail") as client:
-        if not request.alone:
-            try:
-                return await _read(client, request, "")
-            except Forbidden:
-                pass
+    if not request.alone:
         try:
-            return await _read(client, request, request.namespace)
-        except Forbidden as error:
-            verb = "create" if request.body else "get" if request.name else "list"
-            what = f"{verb} {request.resource.plural}.{request.resource.group} in namespace {request.namespace}"
-            raise NoView(f"you may not {what}, which the ClusterRole {ROLE} grants") from error
+            return await _read(client, request, "")
+        except Forbidden:
+            pass
+    try:
+        return await _read(client, request, request.namespace)
+    except Forbidden as error:
+        verb = "create" if request.body else "get" if request.name else "list"
+        what = f"{verb} {request.resource.plural}.{request.resource.group} in namespace {request.namespace}"
+        raise NoView(f"you may not {what}, which the ClusterRole {ROLE} grants") from error
 
 
 async def _read(client: Client, request: ViewRequest, namespace: str) -> ViewDocument:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authorization for /metrics, as in kube-scheduler: the API server authenticates the token (TokenReview) and checks
-that its user may `get` the nonResourceURL `/metrics` (SubjectAccessReview).
+"""Authorization of what we serve, as in kube-scheduler: the API server authenticates the token (TokenReview) and checks
+that its user may do what the request needs (SubjectAccessReview).
 
 Rules: an approval is cached for a minute, a refusal for ten seconds. Tokens are kept as digests, `_KEPT` at most. At
 most `_AT_ONCE` tokens are reviewed at a time, so that unknown tokens cost the API server little.
@@ -18,7 +18,6 @@ from msgspec import Struct
 from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.errors import KubeError
 
-PATH = "/metrics"
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _HOLDS_S = 60.0
@@ -29,6 +28,20 @@ _LONGEST_TOKEN = 16 << 10
 _TIMEOUT_S = 5.0
 
 Refusal = tuple[int, str]
+
+
+class Access(Struct, frozen=True):
+    """What a request needs: in `words`, and as the `attributes` that a SubjectAccessReview has as its `kind`."""
+
+    words: str
+    kind: str
+    attributes: tuple[tuple[str, str], ...]
+
+
+METRICS = Access(
+    "get the nonResourceURL /metrics", "nonResourceAttributes", (("path", "/metrics"), ("verb", "get"))
+)  # fmt: skip
+"""To read the metrics of the scheduler."""
 
 
 class _User(Struct):
@@ -56,40 +69,40 @@ class _AccessReview(Struct):
 
 
 class Reviews:
-    """`refusal(header)` for one endpoint."""
+    """`refusal(header, access)` for what one process serves."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._known: dict[bytes, tuple[Refusal | None, float]] = {}
+        self._known: dict[tuple[bytes, Access], tuple[Refusal | None, float]] = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def refusal(self, authorization: str) -> Refusal | None:
-        """Why a request with this Authorization header may not read it: an HTTP status and a text; None: it may."""
+    async def refusal(self, authorization: str, access: Access) -> Refusal | None:
+        """Why a request with this Authorization header has no such access: an HTTP status and a text; None: it has."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
-            return 401, "a bearer token is needed, of an account that may get the nonResourceURL /metrics"
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        if known := self._fresh(digest):
+            return 401, f"a bearer token is needed, of an account that may {access.words}"
+        asked = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), access
+        if known := self._fresh(asked):
             return known[0]
         async with self._turns:
-            if known := self._fresh(digest):
+            if known := self._fresh(asked):
                 return known[0]
             try:
-                answer = await self._ask(token)
+                answer = await self._ask(token, access)
             except KubeError as error:
                 return 503, f"the API server cannot be asked for the identity of the caller: {error}"
         holds_s = _HOLDS_S if answer is None else _REFUSAL_HOLDS_S
         while len(self._known) >= _KEPT:
             del self._known[next(iter(self._known))]
-        self._known[digest] = answer, time.monotonic() + holds_s
+        self._known[asked] = answer, time.monotonic() + holds_s
         return answer
 
-    def _fresh(self, digest: bytes) -> tuple[Refusal | None, float] | None:
-        known = self._known.get(digest)
+    def _fresh(self, asked: tuple[bytes, Access]) -> tuple[Refusal | None, float] | None:
+        known = self._known.get(asked)
         return known if known is not None and time.monotonic() < known[1] else None
 
-    async def _ask(self, token: str) -> Refusal | None:
+    async def _ask(self, token: str, access: Access) -> Refusal | None:
         review = await self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token}, _TokenReview)
         user = review.status.user
         if not review.status.authenticated or user is None:
@@ -99,11 +112,11 @@ class Reviews:
             "uid": user.uid,
             "groups": user.groups or [],
             "extra": user.extra or {},
-            "nonResourceAttributes": {"path": PATH, "verb": "get"},
+            access.kind: dict(access.attributes),
         }
-        access = await self._review(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec, _AccessReview)
-        if not access.status.allowed:
-            return 403, f"{user.username} may not get the nonResourceURL /metrics: bind a role that lets it"
+        answer = await self._review(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec, _AccessReview)
+        if not answer.status.allowed:
+            return 403, f"{user.username} may not {access.words}: bind a role that lets it"
         return None
 
     async def _review(self, path: str, api_version: str, kind: str, spec: dict[str, Any], decode: type[Any]) -> Any:

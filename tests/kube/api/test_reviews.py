@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from dovetail.kube.api import reviews
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig, load_kubeconfig
 from dovetail.kube.api.credentials import Files
-from dovetail.scheduler import reviews
-from dovetail.scheduler.reviews import Reviews
+from dovetail.kube.api.reviews import METRICS, Reviews
 from tests.paths import ROOT
 from tools.controlplane.plane import Plane
 
@@ -69,11 +69,11 @@ async def reviewing(server: Server) -> AsyncIterator[Reviews]:
 async def test_a_token_is_known_and_its_bearer_may() -> None:
     server = Server()
     async with reviewing(server) as asked:
-        assert await asked.refusal("Bearer good") is None
-        assert await asked.refusal("Bearer poor") == (
+        assert await asked.refusal("Bearer good", METRICS) is None
+        assert await asked.refusal("Bearer poor", METRICS) == (
             403, "tenant may not get the nonResourceURL /metrics: bind a role that lets it",
         )  # fmt: skip
-        assert await asked.refusal("Bearer unknown") == (401, "the API server does not know this token")
+        assert await asked.refusal("Bearer unknown", METRICS) == (401, "the API server does not know this token")
     assert server.asked[1]["spec"] == {
         "user": "prometheus", "uid": "1", "groups": ["system:authenticated"], "extra": {},
         "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
@@ -84,7 +84,7 @@ async def test_a_token_is_known_and_its_bearer_may() -> None:
 async def test_without_a_token_nobody_is_asked(header: str) -> None:
     server = Server()
     async with reviewing(server) as asked:
-        refusal = await asked.refusal(header)
+        refusal = await asked.refusal(header, METRICS)
     assert refusal is not None and refusal[0] == 401
     assert server.asked == []
 
@@ -95,16 +95,16 @@ async def test_an_answer_holds_for_a_while_and_then_is_asked_for_again(monkeypat
     server = Server()
     async with reviewing(server) as asked:
         for _ in range(3):
-            assert await asked.refusal("Bearer good") is None
+            assert await asked.refusal("Bearer good", METRICS) is None
         assert len(server.asked) == 2
         now_s += 61.0
-        assert await asked.refusal("Bearer good") is None
+        assert await asked.refusal("Bearer good", METRICS) is None
         assert len(server.asked) == 4
-        assert await asked.refusal("Bearer bad") is not None
+        assert await asked.refusal("Bearer bad", METRICS) is not None
         KNOWN["bad"] = "prometheus"
         try:
             now_s += 11.0
-            assert await asked.refusal("Bearer bad") is None
+            assert await asked.refusal("Bearer bad", METRICS) is None
         finally:
             del KNOWN["bad"]
 
@@ -113,14 +113,14 @@ async def test_an_answer_holds_for_a_while_and_then_is_asked_for_again(monkeypat
 async def test_strangers_cost_the_api_server_and_us_little() -> None:
     server = Server()
     async with reviewing(server) as asked:
-        await asyncio.gather(*(asked.refusal(f"Bearer {n}") for n in range(600)))
+        await asyncio.gather(*(asked.refusal(f"Bearer {n}", METRICS) for n in range(600)))
         assert server.most_at_once <= 4
         assert len(asked._known) <= 256
 
 
 async def test_an_api_server_that_is_away_lets_nobody_in() -> None:
     async with Client(ClusterConfig("http://127.0.0.1:1"), jitter=lambda: 0.0) as client:
-        refusal = await Reviews(client).refusal("Bearer good")
+        refusal = await Reviews(client).refusal("Bearer good", METRICS)
     assert refusal is not None and refusal[0] == 503
 
 
@@ -150,7 +150,7 @@ async def test_the_real_api_server_decides_the_rights(plane: Plane) -> None:
     async with Client(replace(load_kubeconfig([plane.kubeconfig]), source=own)) as client:
         asked = Reviews(client)
         may = token("watchers", "prometheus")
-        assert await asked.refusal(f"Bearer {may}") is None
-        refusal = await asked.refusal(f"Bearer {token('watchers', 'tenant')}")
+        assert await asked.refusal(f"Bearer {may}", METRICS) is None
+        refusal = await asked.refusal(f"Bearer {token('watchers', 'tenant')}", METRICS)
         assert refusal is not None and refusal[0] == 403 and "system:serviceaccount:watchers:tenant" in refusal[1]
-        assert await asked.refusal(f"Bearer {may}x") == (401, "the API server does not know this token")
+        assert await asked.refusal(f"Bearer {may}x", METRICS) == (401, "the API server does not know this token")

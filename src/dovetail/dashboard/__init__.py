@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Web pages over the views that commands print. Read-only: no page writes to a cluster.
+
+- `sources`: what answers questions: the running scheduler, or `copied_cluster`, our own copy of the cluster.
+- `pages`: what each page shows, as values (`page_types`) made of those answers; `gpu_cells`: the GPUs of a node.
+- `board`: the pages that somebody has open, each asked for once per change and shared by all; `streams`: how a viewer
+  hears of changes. `sheets`: a page as JSON and as CSV.
+- `access`: what a request may see. `app`: the routes, over Starlette; `assets`: the files of the pages.
+"""

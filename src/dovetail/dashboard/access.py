@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request may see: all, or one namespace.
+
+Rules
+- `OwnAccess`, on the machine of a user: the pages have the rights of the kubeconfig, and only that machine reaches
+  them.
+- `ReviewedAccess`, in a cluster: the API server authenticates the token of each request and decides whether its user
+  may list the views, of the cluster or of the namespace that the request names. Commands need that right, too.
+- Without that right nothing is shown, and the message is the same whether there is such a namespace or not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from dovetail.kube.api.reviews import Access, Refusal, Reviews
+from dovetail.kube.objects.views import NODE_LISTS, VIEWS_GROUP
+
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Accesses(Protocol):
+    """Decides what is shown."""
+
+    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+        """Why a request with this Authorization header may not see this namespace ("": all): an HTTP status and a text;
+        None: it may."""
+
+
+class OwnAccess:
+    """All requests may see all that the kubeconfig may."""
+
+    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+        return wrong_namespace(namespace)
+
+
+class ReviewedAccess:
+    """The API server decides."""
+
+    def __init__(self, reviews: Reviews) -> None:
+        self._reviews = reviews
+
+    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+        return wrong_namespace(namespace) or await self._reviews.refusal(authorization, _access(namespace))
+
+
+def wrong_namespace(namespace: str) -> Refusal | None:
+    """The refusal of what is no name of a namespace."""
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        return 400, "that is no name of a namespace"
+    return None
+
+
+def _access(namespace: str) -> Access:
+    what = f"{NODE_LISTS.plural}.{VIEWS_GROUP}"
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    named = (("namespace", namespace),) if namespace else ()
+    return Access(
+        f"list {what} in {where}", "resourceAttributes",
+        (("group", VIEWS_GROUP), ("resource", NODE_LISTS.plural), ("verb", "list"), *named),
+    )  # fmt: skip

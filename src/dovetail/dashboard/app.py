@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes: pages, their data, and the stream of changes. Nothing is written, so only GET and HEAD are answered.
+
+Rules
+- `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
+- All pages are one document, which has no data: names of a cluster come as JSON and are put into text nodes alone.
+- The policy for content forbids inline scripts and styles, frames, and requests to anywhere else.
+- On the machine of a user only requests to that machine's own names are answered, so that no page of the web can read
+  the cluster by a name that leads here (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, create_task
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.dashboard.assets import Asset, read_assets
+from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
+from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.sheets import Sheet
+from dovetail.dashboard.sources import SourceAway
+from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
+
+OWN_HOSTS = ("127.0.0.1", "localhost")
+LONGEST_NAME = 320
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Of every response."""
+_SHELL = "index.html"
+_FORMS = ("json", "csv")
+
+
+class _Headers:
+    """Adds the headers of every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
+    """The application. It keeps the board up to date while it runs."""
+    assets, streams = read_assets(), _Streams(board, accesses)
+    shell = assets[_SHELL]
+
+    async def page(request: Request) -> Response:
+        return _sent(request, shell.tag, shell.content_type, shell.content, shell.packed, cached=True)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        return Response(shell.content, 404, media_type=shell.content_type)
+
+    async def asset(request: Request) -> Response:
+        found: Asset | None = assets.get(request.path_params["path"])
+        if found is None:
+            return _failed(404, "there is no such file")
+        return _sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
+
+    async def data(request: Request) -> Response:
+        namespace = request.query_params.get("namespace", "")
+        refused = await accesses.refusal(request.headers.get("authorization", ""), namespace)
+        if refused is not None:
+            return _failed(*refused)
+        topic, form = _topic(request.path_params, namespace), request.path_params["form"]
+        if topic is None or form not in _FORMS:
+            return _failed(404, "there is no such page")
+        try:
+            sheet = await board.sheet(topic)
+        except SourceAway as error:
+            return _failed(503, str(error))
+        except TooManyPages as error:
+            return _failed(429, str(error))
+        if sheet.status != 200 and form == "csv":
+            return _failed(sheet.status, "there is no such job or node")
+        return _csv(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
+
+    own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
+    shown = [Route("/", page), *(Route(f"/{one}", page) for one in PAGES if one != "fleet")]
+    return Starlette(
+        routes=[
+            *shown,
+            Route("/job/{namespace}/{name}", page),
+            Route("/node/{name}", page),
+            Route("/assets/{path:path}", asset),
+            Route("/api/stream", streams.stream),
+            Route("/api/{page}.{form}", data),
+            Route("/api/job/{namespace}/{name}.{form}", data),
+            Route("/api/node/{name}.{form}", data),
+        ],
+        middleware=[Middleware(_Headers), *own],
+        exception_handlers={404: unknown},
+        lifespan=_running(board),
+    )
+
+
+def _running(board: PageBoard) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def running(_app: Starlette) -> AsyncIterator[None]:
+        task = create_task(board.run())
+        yield
+        task.cancel()
+        with suppress(CancelledError):
+            await task
+
+    return running
+
+
+class _Streams:
+    """The streams of all viewers."""
+
+    def __init__(self, board: PageBoard, accesses: Accesses) -> None:
+        self._board = board
+        self._accesses = accesses
+        self._streams: Counter[str] = Counter()
+        """By the Authorization header."""
+
+    async def stream(self, request: Request) -> Response:
+        """Of the pages that are named by `on`: `/api/stream?on=fleet&on=job/NAMESPACE/NAME`."""
+        namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
+        refused = await self._accesses.refusal(header, namespace)
+        if refused is not None:
+            return _failed(*refused)
+        asked = request.query_params.getlist("on")
+        topics = [topic_of(one, namespace) for one in asked]
+        found = frozenset(one for one in topics if one is not None)
+        if len(found) < len(asked) or len(asked) > MOST_TOPICS:
+            return _failed(400, f"`on` names up to {MOST_TOPICS} different pages")
+        if self._streams.total() >= MOST_STREAMS or (header and self._streams[header] >= MOST_OF_A_TOKEN):
+            return _failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
+        events = events_of(
+            self._board, found, request.headers.get("last-event-id", ""),
+            lambda: self._accesses.refusal(header, namespace),
+        )  # fmt: skip
+
+        async def counted() -> AsyncIterator[ServerSentEvent]:
+            self._streams[header] += 1
+            try:
+                async with aclosing(events):
+                    async for one in events:
+                        yield one
+            finally:
+                self._streams[header] -= 1
+                self._streams += Counter()  # Drops what is zero.
+
+        return EventSourceResponse(counted(), headers={"Cache-Control": "no-store"}, ping=int(3 * ALIVE_S))
+
+
+def topic_of(path: str, namespace: str) -> Topic | None:
+    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`; None if there is none."""
+    page, slash, name = path.partition("/")
+    known = OF_OBJECT if slash else PAGES
+    whole = (name.count("/") == (page == "job") and all(name.split("/"))) if slash else True
+    return Topic(page, name, namespace) if page in known and whole and len(name) <= LONGEST_NAME else None
+
+
+def _topic(parameters: Mapping[str, str], namespace: str) -> Topic | None:
+    if "page" in parameters:
+        return topic_of(parameters["page"], namespace)
+    if "namespace" in parameters:
+        return topic_of(f"job/{parameters['namespace']}/{parameters['name']}", namespace)
+    return topic_of(f"node/{parameters['name']}", namespace)
+
+
+def _json(request: Request, sheet: Sheet, tag: str) -> Response:
+    sent = _sent(request, tag, "application/json", sheet.json, sheet.packed)
+    if sent.status_code == 200:
+        sent.status_code = sheet.status
+    return sent
+
+
+def _csv(sheet: Sheet, topic: Topic) -> Response:
+    name = topic.path.replace("/", "-")
+    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-._") else "_" for one in name)
+    headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"', "Cache-Control": "no-store"}
+    return Response(sheet.csv, headers=headers, media_type="text/csv; charset=utf-8")
+
+
+def _sent(
+    request: Request, tag: str, content_type: str, content: bytes, packed: bytes, *, cached: bool = False
+) -> Response:
+    """The content, packed where the viewer takes that; 304 where it has it."""
+    headers = {"ETag": tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache" if cached else "private, no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=content_type)
+    return Response(content, headers=headers, media_type=content_type)
+
+
+def _failed(status: int, message: str) -> Response:
+    """A message as JSON, in the form of a page that is not there."""
+    body = msgspec.json.encode({"asOfMs": 0, "page": None, "error": message})
+    return Response(body, status, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -1,0 +1,209 @@
+// The data of the pages that are open, and one stream that reports which of them have changed.
+//
+// The stream is read by fetch, and not by EventSource, so that it can have a token; it comes back by itself, with the id
+// of the last event. The time that is shown is that of the server, whatever the clock of the browser is.
+import { useEffect, useState } from "/assets/core.js";
+import { parameter } from "/assets/route.js";
+
+const SILENT_MS = 15000;
+const TOKEN = "dovetail-token";
+const sheets = new Map();
+const wanted = new Map();
+const listeners = new Set();
+let stream = null;
+let lastId = "";
+let streamed = "";
+
+export const live = {
+  state: "connecting", sinceMs: Date.now(), source: "", silent: {}, offsetMs: 0, refused: "", status: 0,
+};
+export const nowMs = () => Date.now() + live.offsetMs;
+const heard = () => listeners.forEach((one) => one());
+
+function set(state) {
+  if (live.state !== state) Object.assign(live, { state, sinceMs: Date.now() });
+}
+
+function headers() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+export const hasToken = () => Boolean(sessionStorage.getItem(TOKEN));
+
+export function useToken(token) {
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+  live.refused = "";
+  sheets.clear();
+  restart();
+}
+
+export function dataLink(path, form) {
+  const encoded = path.split("/").map(encodeURIComponent).join("/");
+  const namespace = parameter("namespace");
+  return `/api/${encoded}.${form}${namespace ? `?namespace=${encodeURIComponent(namespace)}` : ""}`;
+}
+
+const keyOf = (path) => `${parameter("namespace")}|${path}`;
+
+// The page as it is now; null where it cannot be had.
+export async function read(path) {
+  const key = keyOf(path);
+  const before = sheets.get(key);
+  const asked = { ...headers(), ...(before?.tag ? { "If-None-Match": before.tag } : {}) };
+  let reply;
+  try {
+    reply = await fetch(dataLink(path, "json"), { headers: asked, cache: "no-store" });
+  } catch {
+    return before ?? null;
+  }
+  if (reply.status === 304) return before;
+  const document = await reply.json().catch(() => ({ page: null, error: `the server answers ${reply.status}` }));
+  if (reply.status === 401 || reply.status === 403) {
+    Object.assign(live, { refused: document.error, status: reply.status });
+  } else if (reply.status === 503 && before?.document.page) {
+    return before;
+  } else {
+    live.refused = "";
+    sheets.set(key, { document, status: reply.status, tag: reply.ok ? reply.headers.get("ETag") : null });
+  }
+  heard();
+  return sheets.get(key) ?? null;
+}
+
+function hear(event) {
+  if (event.id) lastId = event.id;
+  if (event.name === "refused") {
+    Object.assign(live, { refused: event.data, status: 401 });
+    heard();
+    return;
+  }
+  if (event.name !== "news") return;
+  const news = JSON.parse(event.data);
+  live.offsetMs = news.nowMs - Date.now();
+  Object.assign(live, { source: news.source, silent: news.silent });
+  set("live");
+  for (const path of Object.keys(news.changed)) read(path);
+  heard();
+}
+
+function parsed(block) {
+  const event = { name: "message", data: "", id: "" };
+  for (const line of block.split(/\r?\n/)) {
+    const at = line.indexOf(":");
+    if (at < 1) continue;
+    const value = line.slice(at + 1).replace(/^ /, "");
+    const field = line.slice(0, at);
+    if (field === "data") event.data += value;
+    else if (field === "event") event.name = value;
+    else if (field === "id") event.id = value;
+  }
+  return event;
+}
+
+async function follow(paths, signal) {
+  const query = new URLSearchParams(paths.map((path) => ["on", path]));
+  if (parameter("namespace")) query.set("namespace", parameter("namespace"));
+  let silent;
+  const limit = new AbortController();
+  const wake = () => {
+    clearTimeout(silent);
+    silent = setTimeout(() => limit.abort(), SILENT_MS);
+  };
+  signal.addEventListener("abort", () => limit.abort());
+  wake();
+  try {
+    const sent = { ...headers(), ...(lastId ? { "Last-Event-ID": lastId } : {}) };
+    const reply = await fetch(`/api/stream?${query}`, { headers: sent, signal: limit.signal, cache: "no-store" });
+    if (!reply.ok) {
+      if (reply.status === 401 || reply.status === 403) {
+        Object.assign(live, { refused: (await reply.json()).error, status: reply.status });
+        heard();
+      }
+      return false;
+    }
+    const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return true;
+      wake();
+      const blocks = (text + value).split(/\r?\n\r?\n/);
+      text = blocks.pop();
+      for (const block of blocks) hear(parsed(block));
+    }
+  } finally {
+    clearTimeout(silent);
+  }
+}
+
+async function run(paths, signal) {
+  let waitMs = 500;
+  while (!signal.aborted) {
+    try {
+      if (await follow(paths, signal)) waitMs = 500;
+    } catch {
+      // The connection is lost, or this stream has ended: the next one begins below.
+    }
+    if (signal.aborted) return;
+    set("lost");
+    heard();
+    await new Promise((resolve) => setTimeout(resolve, waitMs * (0.75 + Math.random() / 2)));
+    waitMs = Math.min(10000, waitMs * 2);
+  }
+}
+
+function restart() {
+  stream?.abort();
+  stream = new AbortController();
+  lastId = "";
+  const paths = [...wanted.keys()];
+  streamed = paths.map(keyOf).join(" ");
+  if (paths.length) run(paths, stream.signal);
+}
+
+function renew() {
+  if ([...wanted.keys()].map(keyOf).join(" ") !== streamed) restart();
+}
+
+// Draw again when something was heard.
+export function useLive() {
+  const [, again] = useState(0);
+  useEffect(() => {
+    const draw = () => again((one) => one + 1);
+    listeners.add(draw);
+    return () => listeners.delete(draw);
+  }, []);
+  return live;
+}
+
+// The page at a path, kept up to date while it is shown: {document, status}, null until it is there.
+export function useSheet(path) {
+  useLive();
+  const key = keyOf(path);
+  useEffect(() => {
+    wanted.set(path, (wanted.get(path) ?? 0) + 1);
+    renew();
+    read(path);
+    return () => {
+      const count = wanted.get(path) - 1;
+      if (count) wanted.set(path, count);
+      else wanted.delete(path);
+      setTimeout(renew);
+    };
+  }, [key]);
+  return sheets.get(key) ?? null;
+}
+
+// A file of a page; by fetch where a token has to go with it.
+export async function download(event, path, form) {
+  if (!hasToken()) return;
+  event.preventDefault();
+  const reply = await fetch(dataLink(path, form), { headers: headers() });
+  const anchor = document.createElement("a");
+  anchor.href = URL.createObjectURL(await reply.blob());
+  anchor.download = `${path.replaceAll("/", "-")}.${form}`;
+  anchor.click();
+  URL.revokeObjectURL(anchor.href);
+}

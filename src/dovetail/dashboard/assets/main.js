@@ -1,0 +1,103 @@
+// The pages: which one is shown at which path, what is around it, and what is shown where there is no data.
+import { html, render, useEffect, useState } from "/assets/core.js";
+import { hasToken, live, useLive, useSheet, useToken } from "/assets/live.js";
+import { Fleet } from "/assets/pages/fleet.js";
+import { Job } from "/assets/pages/job.js";
+import { Jobs } from "/assets/pages/jobs.js";
+import { Leases } from "/assets/pages/leases.js";
+import { Node } from "/assets/pages/node.js";
+import { Queue } from "/assets/pages/queue.js";
+import { Teams } from "/assets/pages/teams.js";
+import { Keyboard } from "/assets/palette.js";
+import { go, link, parameter, useRoute } from "/assets/route.js";
+import { Time, toggleTimes } from "/assets/times.js";
+
+const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"]];
+const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node };
+
+// The page of a path, its title and its data; null where there is none.
+function placeOf(path) {
+  const steps = path.split("/").slice(1);
+  let names;
+  try {
+    names = steps.map(decodeURIComponent);
+  } catch {
+    return null;
+  }
+  const listed = PAGES.find(([one]) => one === path);
+  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: path.slice(1) || "fleet" };
+  if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: names.join("/") };
+  if (names[0] === "node" && names.length === 2) return { page: "node", title: names[1], data: names.join("/") };
+  return null;
+}
+
+function Status({ data }) {
+  useLive();
+  if (live.state === "live" && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> live</span>`;
+  if (live.state === "connecting") return html`<span class="status" role="status">connecting</span>`;
+  return html`<span class="status wait" role="status"><span aria-hidden="true">▲</span> not up to date</span>`;
+}
+
+function Old({ data }) {
+  useLive();
+  const silence = live.silent[data];
+  if (live.state === "lost") {
+    return html`<p class="old" role="alert">The connection to the dashboard is lost since <${Time} ms=${live.sinceMs + live.offsetMs} />. What is shown is as old as that; it is tried again.</p>`;
+  }
+  if (silence) {
+    return html`<p class="old" role="alert">${live.source} does not answer this page since <${Time} ms=${silence.since_ms} />: ${silence.why}. What is shown is as old as that.</p>`;
+  }
+  return null;
+}
+
+function Access() {
+  const [token, setToken] = useState("");
+  const [namespace, setNamespace] = useState(parameter("namespace"));
+  const enter = (event) => {
+    event.preventDefault();
+    if (namespace !== parameter("namespace")) go(`${location.pathname}${namespace ? `?namespace=${encodeURIComponent(namespace)}` : ""}`);
+    useToken(token.trim());
+  };
+  return html`<form class="access" onSubmit=${enter}><h2>${live.status === 403 ? "You may not see this" : "A token is needed"}</h2><p>${live.refused}</p>
+    <p>With rights in one namespace, name it. <code>kubectl create token NAME</code> makes a token of a service account; it stays in this tab alone.</p>
+    <label>Token <input type="password" autocomplete="off" value=${token} onInput=${(event) => setToken(event.target.value)} /></label>
+    <label>Namespace <input type="text" autocomplete="off" placeholder="all" value=${namespace} onInput=${(event) => setNamespace(event.target.value)} /></label>
+    <button type="submit">Show</button></form>`;
+}
+
+function Page({ place }) {
+  const sheet = useSheet(place.data);
+  if (live.refused) return html`<${Access} />`;
+  if (!sheet) return html`<p class="loading">Loading</p>`;
+  const { page, error } = sheet.document;
+  if (!page) {
+    return html`<div class="empty"><p><strong>${sheet.status === 404 ? "It is not there." : "There is no answer yet."}</strong></p><p>${error}</p>
+      ${sheet.status === 404 && html`<p><a href=${link("/jobs")}>All jobs</a>, <a href=${link("/")}>all nodes</a></p>`}</div>`;
+  }
+  const Shown = SHOWN[place.page];
+  return html`<${Shown} page=${page} />`;
+}
+
+function App() {
+  const path = useRoute();
+  useLive();
+  const place = placeOf(path);
+  const title = place?.title ?? "No such page";
+  useEffect(() => {
+    document.title = `${title} – Dovetail`;
+  }, [title]);
+  const namespace = parameter("namespace");
+  return html`<a class="skip" href="#main">To the content</a>
+    <header><a class="home" href=${link("/")}>Dovetail</a>
+      <nav aria-label="Pages">${PAGES.map(([one, name]) => html`<a href=${link(one)} aria-current=${one === path ? "page" : undefined}>${name}</a>`)}</nav>
+      <span class="tools">${namespace && html`<span class="tag">namespace ${namespace}</span>`}
+        ${hasToken() && html`<button type="button" class="quiet" onClick=${() => useToken("")}>Forget token</button>`}
+        <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} /></span></header>
+    <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} />
+      ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.data}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
+    <footer>${live.source && html`<bdi>${live.source}</bdi>`}</footer>`;
+}
+
+const root = document.getElementById("app");
+root.textContent = "";
+render(html`<${App} />`, root);

@@ -1,0 +1,150 @@
+// The fleet: GPUs by state, what still fits, and the GPUs of each node, by place.
+import { html, useMemo } from "/assets/core.js";
+import { Cells, Legend, described } from "/assets/cells.js";
+import { nodeLink, parameter, setParameter } from "/assets/route.js";
+import { Files, Filter, Table, words } from "/assets/table.js";
+import { Time } from "/assets/times.js";
+import { Empty, Name, State, count, rounded } from "/assets/words.js";
+
+// The largest job that still fits of a model: of the largest pods that fit, as many as fit.
+export function largest(model) {
+  const sizes = model.sizes.filter((one) => one.pods);
+  return sizes.length ? sizes.reduce((a, b) => (b.gpus > a.gpus ? b : a)) : null;
+}
+
+function fits(model) {
+  const most = largest(model);
+  if (!most) return "nothing fits";
+  return `${count(most.pods, "pod")} × ${count(most.gpus, "GPU")}`;
+}
+
+function totals(nodes) {
+  const found = { all: 0, used: 0, free: 0, broken: 0 };
+  for (const node of nodes) {
+    found.all += node.gpus;
+    found.used += node.used;
+    found.free += node.free;
+  }
+  found.broken = found.all - found.used - found.free;
+  return found;
+}
+
+function Totals({ page }) {
+  const sum = totals(page.nodes);
+  const parts = [["held", sum.used, "in use"], ["free", sum.free, "free"], ["quarantined", sum.broken, "not healthy"]];
+  const percent = sum.all ? Math.round((100 * sum.used) / sum.all) : 0;
+  const stranded = page.stranded ? page.stranded.stranded_milli / 1000 : 0;
+  return html`<section class="cards" aria-label="Totals">
+    <div class="card"><h2>GPUs</h2><p class="big">${rounded(sum.used)} <small>of ${rounded(sum.all)} in use (${percent}%)</small></p>
+      <div class="bar-of" aria-hidden="true">${parts.map(([colour, number]) => number > 0 && html`<span class=${`part-of ${colour}`}
+        style=${{ flexGrow: number }}></span>`)}</div>
+      <p class="parts">${parts.map(([colour, number, word]) => html`<span>${rounded(number)} ${word}</span>`)}</p></div>
+    <div class="card"><h2>Largest job that fits now</h2>
+      ${page.capacity.length ? html`<dl class="fits">${page.capacity.map((one) => html`<div><dt><${Name}>${one.model || "GPU"}<//></dt>
+        <dd><strong>${fits(one)}</strong> <small>${rounded(one.free)} of ${rounded(one.gpus)} free</small></dd></div>`)}</dl>` : html`<p>No node offers whole GPUs.</p>`}</div>
+    <div class="card"><h2>Free, but of no use now</h2>
+      ${page.stranded ? html`<p class="big">${rounded(stranded)} <small>of ${rounded(page.stranded.free_milli / 1000)} free GPUs fit no waiting pod</small></p>
+        <p>${stranded ? html`<code>dovetail free</code> shows why.` : "Every free GPU can take a pod that waits, or none waits."}</p>`
+        : html`<p>The scheduler is of a version that does not answer this.</p>`}</div>
+    <div class="card"><h2>Nodes</h2><p class="big">${rounded(page.nodes.length)}</p>
+      <p class="parts">${states(page.nodes).map(([state, number]) => html`<span>${number} <${State} name=${state} /></span>`)}</p></div>
+  </section>`;
+}
+
+function states(nodes) {
+  const found = new Map();
+  for (const node of nodes) found.set(node.state, (found.get(node.state) ?? 0) + 1);
+  return [...found].sort();
+}
+
+const placeOf = (node) => node.place.filter(Boolean).join(" / ");
+
+function groups(nodes) {
+  const found = new Map();
+  for (const node of nodes) {
+    const place = placeOf(node);
+    if (!found.has(place)) found.set(place, []);
+    found.get(place).push(node);
+  }
+  return [...found].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
+}
+
+function label(node) {
+  const parts = [`${node.node}: ${described(node.cells) || "no GPUs"}`, node.state];
+  if (node.maintenance) parts.push(`in maintenance by ${node.maintenance}`);
+  if (node.why) parts.push(node.why);
+  return parts.join("; ");
+}
+
+// Arrow keys go from node to node.
+function move(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: "down", ArrowUp: "up" }[event.key];
+  const here = document.activeElement;
+  if (!step || !here?.classList.contains("node")) return;
+  const all = [...event.currentTarget.querySelectorAll("a.node")];
+  const at = all.indexOf(here);
+  let next = all[at + step];
+  if (typeof step === "string") {
+    const box = here.getBoundingClientRect();
+    const beyond = step === "down" ? all.slice(at) : all.slice(0, at).reverse();
+    next = beyond.find((one) => {
+      const other = one.getBoundingClientRect();
+      return Math.abs(other.left - box.left) < box.width / 2 && (step === "down" ? other.top > box.top + 1 : other.top < box.top - 1);
+    });
+  }
+  if (next) {
+    event.preventDefault();
+    next.focus();
+  }
+}
+
+const Tile = ({ node }) => html`<a class=${`node of-${node.state}`} href=${nodeLink(node.node)} title=${label(node)}
+  ><span class="head"><${Name}>${node.node}<//>${node.maintenance && html`<span class="tag">maint.</span>`}</span><${Cells} cells=${node.cells} /></a>`;
+
+function Grid({ nodes }) {
+  return html`<div class="grid" onKeyDown=${move}>${groups(nodes).map(([place, inside]) => {
+    const sum = totals(inside);
+    return html`<section class="group"><h3><${Name}>${place || "no place"}<//> <small>${count(inside.length, "node")},
+      ${" "}${sum.used} of ${sum.all} GPUs in use</small></h3><div class="nodes">${inside.map((node) => html`<${Tile} node=${node} key=${node.node} />`)}</div></section>`;
+  })}</div>`;
+}
+
+const COLUMNS = [
+  { key: "node", title: "Node", value: (one) => one.node, cell: (one) => html`<a href=${nodeLink(one.node)}><${Name}>${one.node}<//></a>` },
+  { key: "place", title: "Place", value: placeOf, cell: (one) => html`<${Name}>${placeOf(one)}<//>` },
+  { key: "model", title: "Model", value: (one) => one.model, cell: (one) => html`<${Name}>${one.model}<//>` },
+  { key: "state", title: "State", value: (one) => one.state, cell: (one) => html`<${State} name=${one.state} />` },
+  { key: "gpus", title: "GPUs", num: true, value: (one) => one.gpus },
+  { key: "used", title: "In use", num: true, value: (one) => one.used },
+  { key: "free", title: "Free", num: true, value: (one) => one.free },
+  { key: "jobs", title: "Jobs", num: true, value: (one) => one.jobs },
+  { key: "since", title: "Since", value: (one) => one.since_ms, cell: (one) => html`<${Time} ms=${one.since_ms} />` },
+  { key: "why", title: "Why, and what is next", wide: true,
+    value: (one) => [one.maintenance && `in maintenance by ${one.maintenance}`, one.why, one.next].filter(Boolean).join("; ") },
+];
+
+function Body({ page, view, asked }) {
+  // Drawn again for new data and another filter, and not for each sign of life.
+  return useMemo(() => {
+    if (view === "table") return html`<${Table} caption="Nodes" columns=${COLUMNS} rows=${page.nodes} path="fleet" noun="node" />`;
+    const found = page.nodes.filter((node) => {
+      const text = `${node.node} ${placeOf(node)} ${node.model} ${node.state} ${node.maintenance && "maintenance"}`.toLowerCase();
+      return asked.every((word) => text.includes(word));
+    });
+    return html`<div class="bar"><${Filter} label="Filter nodes" /><span class="count" role="status">${found.length === page.nodes.length
+      ? count(page.nodes.length, "node") : `${found.length} of ${count(page.nodes.length, "node")}`}</span><${Files} path="fleet" /></div>
+      <${Legend} /><${Grid} nodes=${found} />`;
+  }, [page, view, asked.join(" "), parameter("sort")]);
+}
+
+export function Fleet({ page }) {
+  if (!page.nodes.length) {
+    return html`<${Empty} title="No node has GPUs.">A node has them when its device plugin or its agent reports them.
+      ${" "}<code>dovetail doctor</code> finds out what is missing on each node.<//>`;
+  }
+  const view = parameter("view") === "table" ? "table" : "grid";
+  return html`<${Totals} page=${page} />
+    <div class="choice" role="group" aria-label="Show nodes as">${["grid", "table"].map((one) => html`<button type="button"
+      aria-pressed=${one === view} onClick=${() => setParameter("view", one === "grid" ? "" : one)}>${one}</button>`)}</div>
+    <${Body} page=${page} view=${view} asked=${words()} />`;
+}

@@ -1,0 +1,34 @@
+// The jobs that run, wait or are done.
+import { html } from "/assets/core.js";
+import { jobLink, nodeLink } from "/assets/route.js";
+import { Table } from "/assets/table.js";
+import { Time } from "/assets/times.js";
+import { Empty, Name, State, count } from "/assets/words.js";
+
+const SHOWN = 3;
+
+export function Nodes({ names }) {
+  const more = names.length - SHOWN;
+  return html`${names.slice(0, SHOWN).map((one, at) => html`<a href=${nodeLink(one)}><${Name}>${one}<//></a>${at < Math.min(SHOWN, names.length) - 1 && ", "}`)}${more > 0 && ` and ${more} more`}`;
+}
+
+const COLUMNS = [
+  { key: "job", title: "Job", value: (one) => one.job, cell: (one) => html`<a href=${jobLink(one.job)}><${Name}>${one.job}<//></a>` },
+  { key: "state", title: "State", value: (one) => one.state, cell: (one) => html`<${State} name=${one.state} />` },
+  { key: "queue", title: "Queue", value: (one) => one.queue, cell: (one) => html`<${Name}>${one.queue}<//>` },
+  { key: "user", title: "User", value: (one) => one.user, cell: (one) => html`<${Name}>${one.user}<//>` },
+  { key: "gpus", title: "GPUs", num: true, value: (one) => one.gpus_milli, cell: (one) => one.gpus },
+  { key: "pods", title: "Pods placed", num: true, value: (one) => one.placed, cell: (one) => `${one.placed}/${one.pods}` },
+  { key: "nodes", title: "Nodes", value: (one) => one.nodes.join(" "), cell: (one) => html`<${Nodes} names=${one.nodes} />` },
+  { key: "submitted", title: "Submitted", value: (one) => one.submitted_ms, cell: (one) => html`<${Time} ms=${one.submitted_ms} />` },
+  { key: "start", title: "Start", value: (one) => one.start_ms, cell: (one) => html`<${Time} ms=${one.start_ms} /> ${one.state === "Waiting" && html`<small>${one.sure.toLowerCase()}</small>`}` },
+  { key: "end", title: "End", value: (one) => one.end_ms, cell: (one) => html`<${Time} ms=${one.end_ms} /> ${one.end_ms > 0 && one.end_sure !== "Known" && html`<small>${one.end_sure.toLowerCase()}</small>`}` },
+  { key: "reason", title: "Reason", value: (one) => one.reason, cell: (one) => html`<span title=${one.message}>${one.reason}</span>` },
+];
+
+export function Jobs({ page }) {
+  const others = page.elsewhere ? `${count(page.elsewhere, "unfinished job")} of other namespaces ${page.elsewhere === 1 ? "is" : "are"} not shown.` : "";
+  return html`<${Table} caption="Jobs" columns=${COLUMNS} rows=${page.jobs} path="jobs" noun="job" empty=${html`<${Empty}
+    title="There is no job.">${others || html`<code>dovetail run --gpus 1 -- nvidia-smi</code> submits one; <code>dovetail demo --dashboard</code> shows some.`}<//>`} />
+    ${page.jobs.length > 0 && others && html`<p>${others}</p>`}`;
+}

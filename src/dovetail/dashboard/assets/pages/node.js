@@ -1,0 +1,64 @@
+// A node: its GPUs, what holds them, their health, and how they are wired.
+import { html } from "/assets/core.js";
+import { Cells, Legend } from "/assets/cells.js";
+import { jobLink } from "/assets/route.js";
+import { Table } from "/assets/table.js";
+import { Time } from "/assets/times.js";
+import { Name, State, count } from "/assets/words.js";
+
+const HOLDERS = [
+  { key: "pod", title: "Pod", value: (one) => one.pod, cell: (one) => html`<${Name}>${one.pod}<//>` },
+  { key: "job", title: "Job", value: (one) => one.job, cell: (one) => one.job && html`<a href=${jobLink(one.job)}><${Name}>${one.job}<//></a>` },
+  { key: "user", title: "User", value: (one) => one.user, cell: (one) => html`<${Name}>${one.user}<//>` },
+  { key: "queue", title: "Queue", value: (one) => one.queue, cell: (one) => html`<${Name}>${one.queue}<//>` },
+  { key: "count", title: "GPUs", num: true, value: (one) => one.count },
+  { key: "gpus", title: "Which", value: (one) => (one.gpus ? one.gpus.join(", ") : one.count ? "not known" : "") },
+  { key: "parts", title: "Parts", value: (one) => one.parts.map((part) => `${part.kind} ${part.device}${part.milli ? ` ${part.milli / 10}%` : ""}`).join(", ") },
+];
+
+const DEVICES = [
+  { key: "index", title: "GPU", num: true, value: (one) => one.index },
+  { key: "product", title: "Model", value: (one) => one.product, cell: (one) => html`<${Name}>${one.product}<//>` },
+  { key: "state", title: "State", value: (one) => one.state, cell: (one) => html`<${State} name=${one.state} />` },
+  { key: "code", title: "Code", value: (one) => one.code },
+  { key: "reason", title: "Why", wide: true, value: (one) => one.reason },
+  { key: "since", title: "Since", value: (one) => one.since_ms, cell: (one) => html`<${Time} ms=${one.since_ms} />` },
+  { key: "next", title: "Next", wide: true, value: (one) => one.next },
+  { key: "uuid", title: "UUID", value: (one) => one.uuid, cell: (one) => html`<${Name}>${one.uuid}<//>` },
+];
+
+function Wiring({ topology }) {
+  const gpus = topology.numa.map((_, gpu) => gpu);
+  const between = (a, b) => (a === b ? "–" : topology.nvlinks[a]?.[b] ? `NV${topology.nvlinks[a][b]}` : topology.pcie[a]?.[b] ?? "?");
+  const best = new Map();
+  for (const one of topology.sets) if (!best.has(one.gpus.length)) best.set(one.gpus.length, one);
+  return html`<section><h2>Wiring</h2><p>Read from ${topology.source}${topology.assumed ? "; it is the usual one of the product, and was not read" : ""}.
+    ${" "}NV4 is four NVLinks; PIX, PXB, PHB, NODE and SYS are how far apart two GPUs are on PCIe.</p>
+    <div class="scroll" tabindex="0" role="region" aria-label="Links between GPUs"><table class="matrix"><caption class="hidden">Links between GPUs</caption>
+      <thead><tr><td></td>${gpus.map((one) => html`<th scope="col">${one}</th>`)}<th scope="col">NUMA</th>${topology.nics.map((_, at) => html`<th scope="col">NIC ${at}</th>`)}</tr></thead>
+      <tbody>${gpus.map((a) => html`<tr><th scope="row">GPU ${a}</th>${gpus.map((b) => html`<td class=${topology.nvlinks[a]?.[b] ? "near" : ""}>${between(a, b)}</td>`)}
+        <td>${topology.numa[a] ?? "?"}</td>${topology.nics.map((nic) => html`<td>${nic.levels[a] ?? "?"}</td>`)}</tr>`)}</tbody></table></div>
+    ${best.size > 0 && html`<p>Best bandwidth: ${[...best.values()].map((one) => `${one.gpus.length} GPUs (${one.gpus.join(", ")}) ${one.mbps / 1000} GB/s`).join("; ")}.</p>`}
+    ${topology.notes.map((one) => html`<p>${one}</p>`)}</section>`;
+}
+
+export function Node({ page }) {
+  const { health, inside } = page;
+  const ready = health.readiness;
+  const facts = [
+    ["GPUs", `${health.gpus}${health.model ? ` × ${health.model}` : ""}`], ["Place", page.place.map(([key, value]) => `${key}=${value}`).join(", ")],
+    ["In maintenance", health.maintenance && `by ${health.maintenance}`], ["Quarantine", health.quarantine],
+    ["Why", health.why], ["Next", health.next], ["Since", health.since_ms ? html`<${Time} ms=${health.since_ms} />` : ""],
+    ["Step", ready && `${ready.step}${ready.reason ? `: ${ready.reason}` : ""}`], ["What is missing", ready?.message], ["What to do", ready?.action],
+    ["Kubelet", inside && Object.values(inside.policies).some((one) => one?.length)
+      ? Object.entries(inside.policies).filter(([, value]) => value?.length).map(([key, value]) => `${key.replaceAll("_", " ")}: ${value}`).join(", ") : ""],
+  ];
+  return html`<p class="lead"><${State} name=${health.state} /> <${Cells} cells=${page.cells} />
+      ${!page.exact && html` <small>which GPUs its pods hold is not known; their number is</small>`}</p><${Legend} />
+    <dl class="facts">${facts.filter(([, value]) => value).map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>
+    <section><h2>${count(page.holders.length, "pod")} with GPUs</h2><${Table} caption="Pods" columns=${HOLDERS} rows=${page.holders} path=${`node/${health.node}`} noun="pod"
+      empty=${html`<p>No pod holds a GPU of this node.</p>`} /></section>
+    ${health.devices.length > 0 && html`<section><h2>Health</h2><${Table} caption="GPUs" columns=${DEVICES} rows=${health.devices} filter=${false} /></section>`}
+    ${inside?.topology ? html`<${Wiring} topology=${inside.topology} />` : html`<section><h2>Wiring</h2><p>It is not known: the agent of the node reports it.</p></section>`}
+    ${inside?.findings.length > 0 && html`<section><h2>Contradictions</h2><ul>${inside.findings.map((one) => html`<li>${one}</li>`)}</ul></section>`}`;
+}

@@ -1,0 +1,31 @@
+// The queues: what each is due, has, borrows and waits for.
+import { html } from "/assets/core.js";
+import { Table } from "/assets/table.js";
+import { Empty, Name, amounts, gpuAmount, rounded } from "/assets/words.js";
+
+// The GPUs that a queue has, against its fair share.
+function Against({ queue }) {
+  const [has, due] = [gpuAmount(queue.allocated), gpuAmount(queue.due)];
+  return html`<span class="against"><span class="num">${has}</span>
+    <progress max=${Math.max(has, due, 1)} value=${has} aria-label=${`${has} GPUs allocated, ${due} due`}></progress></span>`;
+}
+
+const COLUMNS = [
+  { key: "queue", title: "Queue", value: (one) => one.queue, cell: (one) => html`<span style=${{ paddingInlineStart: `${one.depth}em` }}><${Name}>${one.queue}<//></span>
+    ${one.problem && html`<div class="message">${one.problem}</div>`}` },
+  { key: "has", title: "GPUs allocated", value: (one) => gpuAmount(one.allocated), cell: (one) => html`<${Against} queue=${one} />` },
+  { key: "due", title: "Fair share", num: true, value: (one) => gpuAmount(one.due) },
+  { key: "borrowed", title: "Borrowed", num: true, value: (one) => gpuAmount(one.borrowed) },
+  { key: "pending", title: "Wanted", num: true, value: (one) => gpuAmount(one.pending) },
+  { key: "jobs", title: "Jobs waiting", num: true, value: (one) => one.pending_jobs },
+  { key: "guarantee", title: "Guarantee", value: (one) => amounts(one.guarantee) },
+  { key: "limit", title: "Limit", value: (one) => amounts(one.limit) },
+  { key: "weight", title: "Weight", num: true, value: (one) => one.weight },
+  ...[1, 7, 30].map((days) => ({ key: `hours${days}`, title: `GPU-hours, ${days} d`, num: true, value: (one) => one[`gpu_hours_${days}d`], cell: (one) => rounded(one[`gpu_hours_${days}d`]) })),
+  { key: "credit", title: "Credit, GPU-hours", num: true, value: (one) => one.credit_gpu_hours, cell: (one) => rounded(one.credit_gpu_hours) },
+];
+
+export function Teams({ page }) {
+  return html`<${Table} caption="Queues" columns=${COLUMNS} rows=${page.queues} path="teams" noun="queue" empty=${html`<${Empty}
+    title="There is no queue.">All jobs share the GPUs in the order of their priority and age. <code>dovetail queue create team-a</code> makes one.<//>`} />`;
+}

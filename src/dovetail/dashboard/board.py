@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages that somebody has open. Each is asked for once per change, however many viewers it has.
+
+Rules
+- While nobody has a page open, nothing is asked. While somebody has, a small question each PROBED_S finds out whether
+  there is something new, or the source itself reports it.
+- Pages of one moment share their answers. Where the cluster changes all the time, they are asked for no faster than
+  that it takes a PART of one core.
+- A page that is not answered stays as it is; `silences` has why, and since when. The others go on.
+- MOST pages are kept: for a further one that is forgotten which was not read for longest. Pages of viewers stay; where
+  there are no others none is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from msgspec import Struct
+
+from dovetail.core.json_text import JsonError, decode_json
+from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.sheets import Sheet
+from dovetail.dashboard.sources import SourceAway, ViewSource
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.reading.views import NoSuchObject, ViewRequest
+
+T = TypeVar("T")
+PROBED_S = 0.5
+PART = 0.2
+MOST = 512
+_Answers = dict[tuple[str, str, tuple[tuple[str, str], ...]], ViewDocument]
+"""By resource, name and query."""
+_NO_QUERY: Mapping[str, str] = {}
+_log = logging.getLogger(__name__)
+
+
+class Topic(Struct, frozen=True, order=True):
+    """A page, of a job or a node where it is about one, for users that may see `namespace` ("": all)."""
+
+    page: str
+    name: str = ""
+    namespace: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.page}/{self.name}" if self.name else self.page
+
+
+class Unanswered(Struct, frozen=True):
+    """A page is not answered since this time."""
+
+    why: str
+    since_ms: int
+
+
+class TooManyPages(Exception):
+    """No further page can be opened."""
+
+
+class _Open:
+    """A page that is kept: its sheet, and the moment of the sheet."""
+
+    def __init__(self) -> None:
+        self.sheet: Sheet | None = None
+        self.moment = ""
+        self.silence: Unanswered | None = None
+        self.making = asyncio.Lock()
+
+
+class PageBoard:
+    """Of one source. `fabric` are label keys, the widest first. `clock_ms` is the time that is shown."""
+
+    def __init__(self, source: ViewSource, fabric: Sequence[str], clock_ms: Callable[[], int]) -> None:
+        self.source = source
+        self.closed = False
+        self.id = secrets.token_hex(4)
+        """Versions count from its beginning."""
+        self._fabric = fabric
+        self.clock_ms = clock_ms
+        self._open: dict[Topic, _Open] = {}
+        self._viewers: dict[Viewer, None] = {}
+        self._answers: dict[tuple[str, str], _Answers] = {}
+        self._version = 0
+        self._viewed = asyncio.Event()
+
+    async def sheet(self, topic: Topic) -> Sheet:
+        """The page, asked for now if nobody has it open. Raises SourceAway, TooManyPages."""
+        kept = self._opened(topic)
+        if kept.sheet is None or not self._watched(topic):
+            try:
+                await self._renew(topic, kept, await self._moment(topic.namespace))
+            except SourceAway:
+                if kept.sheet is None:
+                    raise
+        assert kept.sheet is not None
+        return kept.sheet
+
+    def changed_since(self, topics: Iterable[Topic], version: int) -> list[tuple[Topic, int]]:
+        """Of these pages those that changed after this version, each with its own."""
+        sheets = ((topic, self._open[topic].sheet) for topic in topics if topic in self._open)
+        return [(topic, one.version) for topic, one in sheets if one is not None and one.version > version]
+
+    def silences(self, topics: Iterable[Topic]) -> dict[str, Unanswered]:
+        """Of these pages those that are not answered, by path."""
+        found = {topic.path: self._open[topic].silence for topic in topics if topic in self._open}
+        return {path: one for path, one in found.items() if one is not None}
+
+    def add(self, viewer: Viewer) -> None:
+        """Raises TooManyPages."""
+        for topic in viewer.topics:
+            self._opened(topic)
+        self._viewers[viewer] = None
+        self._viewed.set()
+
+    def remove(self, viewer: Viewer) -> None:
+        del self._viewers[viewer]
+
+    def close(self) -> None:
+        """End the streams of all viewers."""
+        self.closed = True
+        for viewer in self._viewers:
+            viewer.heard.set()
+
+    async def run(self) -> None:
+        """Keep what is viewed up to date until cancelled."""
+        while True:
+            await self._viewed.wait()
+            if not self._viewers:
+                self._viewed.clear()
+                continue
+            began_s = time.process_time()
+            await self._look()
+            await asyncio.sleep((time.process_time() - began_s) * (1 / PART - 1))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROBED_S):
+                    await self.source.changed.wait()
+            self.source.changed.clear()
+
+    async def _look(self) -> None:
+        """Ask again for all that somebody views and that may have changed."""
+        topics = sorted({topic for viewer in self._viewers for topic in viewer.topics})
+        moments: dict[str, str] = {}
+        for topic in topics:
+            kept, why = self._open[topic], ""
+            try:
+                if topic.namespace not in moments:
+                    moments[topic.namespace] = await self._moment(topic.namespace)
+                await self._renew(topic, kept, moments[topic.namespace])
+            except SourceAway as error:
+                why = str(error)
+            if bool(why) != bool(kept.silence):
+                _log.info("%s: %s: %s", self.source.name, topic.path, why or "it is answered again")
+                kept.silence = Unanswered(why, self.clock_ms()) if why else None
+                self._notify(topic)
+
+    def _notify(self, topic: Topic) -> None:
+        for viewer in self._viewers:
+            if topic in viewer.topics:
+                viewer.heard.set()
+
+    async def _moment(self, namespace: str) -> str:
+        moment = await self.source.moment(namespace)
+        if (namespace, moment) not in self._answers:
+            for key in [key for key in self._answers if key[0] == namespace]:
+                del self._answers[key]
+            self._answers[namespace, moment] = {}
+        return moment
+
+    async def _renew(self, topic: Topic, kept: _Open, moment: str) -> None:
+        """Raises SourceAway."""
+        async with kept.making:
+            if kept.sheet is not None and kept.moment == moment:
+                return
+            made = await self._made(topic, moment)
+            kept.moment = moment
+            if kept.sheet is None or made.compared != kept.sheet.compared:
+                self._version += 1
+                made.version = self._version
+                kept.sheet = made
+                self._notify(topic)
+
+    async def _made(self, topic: Topic, moment: str) -> Sheet:
+        asking = _Asking(self.source, topic, self._answers.get((topic.namespace, moment), {}))
+        page = (OF_OBJECT if topic.name else PAGES)[topic.page]
+        try:
+            shown = await page(asking, self._fabric, topic.name)
+        except NoSuchObject as error:
+            return Sheet(0, self.clock_ms(), None, str(error), 404)
+        except JsonError as error:
+            raise SourceAway(f"the answer is that of another version of Dovetail: {error}") from error
+        except SourceAway:
+            raise
+        except Exception as error:
+            # One page that cannot be made must not end the others.
+            _log.exception("%s cannot be shown", topic.path)
+            raise SourceAway("it cannot be shown; the cause is in the log of the dashboard") from error
+        return Sheet(0, asking.as_of_ms, shown)
+
+    def _opened(self, topic: Topic) -> _Open:
+        """The page, kept from now on. Raises TooManyPages."""
+        kept = self._open.pop(topic, None)
+        if kept is None:
+            if len(self._open) >= MOST:
+                oldest = next((one for one in self._open if not self._watched(one)), None)
+                if oldest is None:
+                    raise TooManyPages(f"{MOST} pages are open: try again later")
+                del self._open[oldest]
+            kept = _Open()
+        self._open[topic] = kept
+        return kept
+
+    def _watched(self, topic: Topic) -> bool:
+        return any(topic in viewer.topics for viewer in self._viewers)
+
+
+class Viewer:
+    """Somebody that has these pages open. `heard` is set when one has changed, or is not answered any more or again."""
+
+    def __init__(self, topics: frozenset[Topic]) -> None:
+        self.topics = topics
+        self.heard = asyncio.Event()
+
+
+class _Asking:
+    """Asks for one topic. `known` are the answers of this moment."""
+
+    def __init__(self, source: ViewSource, topic: Topic, known: _Answers) -> None:
+        self.as_of_ms = 0
+        self._source = source
+        self._topic = topic
+        self._known = known
+
+    async def __call__(
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = _NO_QUERY, name: str = ""
+    ) -> T:
+        own, (namespace, _, short) = self._topic.namespace, name.partition("/") if name else ("", "", "")
+        if own and namespace not in ("", own):
+            raise NoSuchObject(f"only names of namespace {own} are shown")
+        key = resource.plural, name, tuple(sorted(query.items()))
+        if key not in self._known:
+            asked = ViewRequest(resource, namespace or own, short, query, alone=bool(own))
+            self._known[key] = await self._source.ask(asked)
+        found = self._known[key]
+        self.as_of_ms = found.as_of_ms
+        return decode_json(found.answer, kind)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages show, as values. `rows` of a page is the field whose rows its CSV file has. Times are epoch
+milliseconds, 0 where they are not known."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from dovetail.core.reasons import Expected
+from dovetail.views.free_types import FreeGpus, StrandedGpus
+from dovetail.views.held_types import NodeHolder
+from dovetail.views.lease_types import LeasesView
+from dovetail.views.node_types import NodeHealthView
+from dovetail.views.queue_types import QueueShare
+from dovetail.views.topology_types import NodeInside
+from dovetail.views.why_types import Explanation
+
+
+class GridNode(Struct, frozen=True):
+    """A node. `place` has its value at each of the levels of the page, "" where it has none. `cells` has a letter for
+    each GPU (`gpu_cells`); `exact`: it is known which GPU each pod holds. `free` GPUs are held by no pod."""
+
+    node: str
+    place: tuple[str, ...]
+    model: str
+    state: str
+    gpus: int
+    used: int
+    free: int
+    cells: str
+    exact: bool
+    jobs: int
+    why: str
+    next: str
+    since_ms: int
+    maintenance: str
+    quarantine: str
+
+
+class FleetPage(Struct, frozen=True):
+    """`levels` are the label keys of the fabric that some node has, the widest first. `capacity` is what still fits, by
+    model; `stranded` are free GPUs that no waiting pod can use. At most `budget` nodes may be quarantined."""
+
+    rows: ClassVar[str] = "nodes"
+    levels: tuple[str, ...]
+    nodes: tuple[GridNode, ...]
+    capacity: tuple[FreeGpus, ...]
+    stranded: StrandedGpus | None
+    budget: int
+
+
+class QueuedJob(Struct, frozen=True):
+    """A waiting job, as in `WaitingWorkload`. `nodes` are those where it is expected to start."""
+
+    position: int
+    job: str
+    queue: str
+    user: str
+    pods: int
+    gpus_milli: int
+    priority: int
+    state: str
+    code: str
+    message: str
+    reclaim: str
+    since_ms: int
+    expected: Expected
+    nodes: tuple[str, ...]
+
+
+class QueuePage(Struct, frozen=True):
+    """`elsewhere` jobs wait in namespaces that the viewer may not see. `whole` is false if the look-ahead ended at its
+    bound."""
+
+    rows: ClassVar[str] = "jobs"
+    jobs: tuple[QueuedJob, ...]
+    whole: bool
+    elsewhere: int
+
+
+class ListedJob(Struct, frozen=True):
+    """A job, as in `JobRow`. `sure` is how sure its start is ("" where it is not expected)."""
+
+    job: str
+    kind: str
+    user: str
+    queue: str
+    state: str
+    gpus: str
+    gpus_milli: int
+    pods: int
+    placed: int
+    nodes: tuple[str, ...]
+    reason: str
+    message: str
+    when: str
+    priority: int
+    lease: str
+    submitted_ms: int
+    start_ms: int
+    sure: str
+    end_ms: int
+    end_sure: str
+
+
+class JobsPage(Struct, frozen=True):
+    """`elsewhere` unfinished jobs are in namespaces that the viewer may not see."""
+
+    rows: ClassVar[str] = "jobs"
+    jobs: tuple[ListedJob, ...]
+    elsewhere: int
+
+
+class JobNode(Struct, frozen=True):
+    """A node on which pods of a job hold GPUs. `place` is as in GridNode."""
+
+    node: str
+    place: tuple[str, ...]
+    model: str
+    cells: str
+    pods: tuple[NodeHolder, ...]
+
+
+class JobPage(Struct, frozen=True):
+    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done."""
+
+    rows: ClassVar[str] = "nodes"
+    job: str
+    listed: ListedJob | None
+    explained: Explanation | None
+    levels: tuple[str, ...]
+    nodes: tuple[JobNode, ...]
+
+
+class NodeDetailPage(Struct, frozen=True):
+    """A node: its health, the pods that hold its GPUs, and its wiring, None where that is not known."""
+
+    rows: ClassVar[str] = "holders"
+    health: NodeHealthView
+    cells: str
+    exact: bool
+    place: tuple[tuple[str, str], ...]
+    holders: tuple[NodeHolder, ...]
+    inside: NodeInside | None
+
+
+class TeamsPage(Struct, frozen=True):
+    """The queues, a parent before its children."""
+
+    rows: ClassVar[str] = "queues"
+    queues: tuple[QueueShare, ...]
+
+
+class LeasesPage(Struct, frozen=True):
+    """Leases, requests for them, and control planes."""
+
+    rows: ClassVar[str] = "leases"
+    view: LeasesView
+
+    @property
+    def leases(self) -> tuple[object, ...]:
+        return self.view.leases
+
+
+AnyPage = FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process: the source, the board and the web server, until cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import uvicorn
+from msgspec import Struct
+
+from dovetail.core.policy import Policy
+from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
+from dovetail.dashboard.app import app_of
+from dovetail.dashboard.board import PageBoard
+from dovetail.dashboard.copied_cluster import CopiedCluster, follow
+from dovetail.dashboard.sources import SchedulerViews, ViewSource
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.reviews import Reviews
+from dovetail.kube.objects.views import NODE_HOLDERS
+from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, read_view
+
+_LAST_BYTES_S = 1
+
+
+class ShownCluster(Struct, frozen=True):
+    """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler."""
+
+    policy: Policy
+    ours: str
+    config: ClusterConfig | None = None
+    copy: CopiedCluster | None = None
+
+
+def bound(address: str) -> socket.socket:
+    """A socket at HOST:PORT, port 0 for any. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, int(port)), family=family)
+
+
+async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: bool, ready: Callable[[], None]) -> None:
+    """Serve the pages until cancelled; `ready` is called when they are there. With `authorize` the API server decides
+    what the user of each token may see. Raises KubeError."""
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        source = await _source(cluster, tasks)
+        accesses: Accesses = OwnAccess()
+        if authorize:
+            assert cluster.config is not None
+            accesses = ReviewedAccess(Reviews(await stack.enter_async_context(Client(cluster.config))))
+        board = PageBoard(source, cluster.policy.fabric, now_ms)
+        await stack.enter_async_context(serving(board, accesses, listening))
+        ready()
+        await asyncio.get_running_loop().create_future()
+
+
+async def _source(cluster: ShownCluster, tasks: asyncio.TaskGroup) -> ViewSource:
+    """The running scheduler where the API server has its views, else a copy of the cluster."""
+    if cluster.copy is not None:
+        return cluster.copy
+    assert cluster.config is not None
+    try:
+        await read_view(cluster.config, ViewRequest(NODE_HOLDERS, cluster.config.namespace, query={"node": ""}))
+    except NotServed:
+        copy = CopiedCluster(cluster.config.server, cluster.policy, cluster.ours)
+        tasks.create_task(follow(copy, cluster.config, cluster.ours))
+        return copy
+    except (NoView, NoSuchObject):
+        pass
+    return SchedulerViews(cluster.config)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the command. `ready` is set when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(board: PageBoard, accesses: Accesses, listening: socket.socket) -> AsyncIterator[None]:
+    config = uvicorn.Config(
+        app_of(board, accesses), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        timeout_graceful_shutdown=_LAST_BYTES_S, timeout_keep_alive=60, limit_concurrency=2048,
+    )  # fmt: skip
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await server.ready.wait()
+        yield
+    finally:
+        board.close()
+        server.should_exit = True
+        await task
+
+
+def now_ms() -> int:
+    """The time of this machine in epoch milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What answers the questions of pages: one protocol, and the running scheduler as one that has it.
+
+Rules: an answer is that of the command, as `kube.reading.views` asks for it. `moment` is a small question: only where
+its answer has changed, the pages are asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.errors import KubeError
+from dovetail.kube.objects.views import NODE_HOLDERS, ViewDocument
+from dovetail.kube.reading.views import NoView, ViewRequest, ask_view
+
+
+class SourceAway(Exception):
+    """Nothing is answered at this time; the message is why."""
+
+
+class ViewSource(Protocol):
+    """What answers. `name` is shown; `changed` is set when answers may have changed."""
+
+    name: str
+    changed: asyncio.Event
+
+    async def moment(self, namespace: str) -> str:
+        """A text that changes with the answers for users that may see this namespace ("": for those that may see all).
+        Raises SourceAway."""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        """The answer. Raises SourceAway, NoSuchObject."""
+
+
+class SchedulerViews:
+    """The running scheduler, through the API server."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.name = config.server
+        self.changed = asyncio.Event()
+        self._namespace = config.namespace
+        self._config = config
+        self._client: Client | None = None
+
+    async def moment(self, namespace: str) -> str:
+        """No node has the name "", so the answer is empty, and has the step of the scheduler."""
+        found = await self.ask(ViewRequest(NODE_HOLDERS, namespace, query={"node": ""}, alone=bool(namespace)))
+        return f"{found.step} {found.as_of_ms}"
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        try:
+            if self._client is None:
+                self._client = await Client(self._config, user_agent="dovetail-dashboard").__aenter__()
+            # Where the user may see one namespace alone, that of the kubeconfig is shown.
+            return await ask_view(self._client, replace(request, namespace=request.namespace or self._namespace))
+        except (NoView, KubeError) as error:
+            raise SourceAway(str(error)) from error

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `dashboard`, and `demo --dashboard`."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from click.testing import CliRunner
+
+from dovetail.cli import cli
+
+FILE = ("--file", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0:0 would show the cluster to all that reach it, with your rights"),
+        (["--listen", ":0"], "add --authorize"),
+        (["--authorize"], "--authorize asks an API server; --file has none"),
+        (["--listen", "127.0.0.1"], "must be HOST:PORT"),
+    ],
+)
+def test_what_would_show_too_much_is_refused(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli, ["dashboard", *FILE, *arguments])
+    assert done.exit_code == 2 and message in done.output
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """The address that a command prints; it is ended by a signal, and then ends well."""
+    argv = [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
+                    yield found[0]
+                    break
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) in (0, 130)
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_file_is_shown() -> None:
+    with serving("dashboard", *FILE, "--listen", "127.0.0.1:0") as url:
+        jobs = json.load(urlopen(f"{url}api/jobs.json"))["page"]["jobs"]
+        assert "research/notebook" in {one["job"] for one in jobs}
+        assert b"<title>Dovetail</title>" in urlopen(url).read()
+
+
+def _read(url: str) -> Any:
+    """The answer, as soon as the cluster was read."""
+    for _ in range(600):
+        try:
+            return json.load(urlopen(url))
+        except HTTPError as error:
+            assert error.code == 503
+            time.sleep(0.1)
+    raise AssertionError("the cluster is not read")
+
+
+@pytest.mark.slow
+def test_the_demo_shows_its_pages() -> None:
+    with serving("demo", "--dashboard") as url:
+        jobs = {one["job"]: one["state"] for one in _read(f"{url}api/jobs.json")["page"]["jobs"]}
+        assert jobs["default/huge"] == "Waiting" and jobs["default/notebook"] == "Running"
+        assert jobs["research/pretrain"] == "Waiting" and {"research/finetune", "product/serve"} <= jobs.keys()
+        assert {one["queue"] for one in _read(f"{url}api/teams.json")["page"]["queues"]} >= {"research", "product"}
+        fleet = {one["node"]: one["cells"] for one in _read(f"{url}api/fleet.json")["page"]["nodes"]}
+        assert fleet["gpu-node-4"][5] == "x"

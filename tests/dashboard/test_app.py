@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes: every page is data, too; what a request may see; what no request gets."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+
+import pytest
+
+from dovetail.dashboard.access import wrong_namespace
+from dovetail.dashboard.app import topic_of
+from dovetail.dashboard.board import Topic
+from dovetail.dashboard.pages import PAGES
+from dovetail.kube.api.reviews import Refusal
+from tests.dashboard.worlds import FakeSource, node, pod, served
+
+WORLD = (
+    node("a", rack="r1"), node("b", rack="r2"),
+    pod("runs", 2, on="a"), pod("waits", 9), pod("secret-name", 4, namespace="team-b", on="b"),
+    pod("secret-wait", 9, namespace="team-b"),
+)  # fmt: skip
+
+
+class OnlyTeamA:
+    """The bearer of `admin` sees all, that of `a` the namespace team-a."""
+
+    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+        if authorization == "Bearer admin" or (authorization, namespace) == ("Bearer a", "team-a"):
+            return wrong_namespace(namespace)
+        return (403, "no") if authorization else (401, "a bearer token is needed")
+
+
+async def test_every_page_is_data() -> None:
+    async with served(FakeSource(*WORLD)) as (client, _):
+        for path in (*PAGES, "job/team-a/runs", "job/team-a/waits", "node/a"):
+            async with client.get(f"/api/{path}.json") as reply:
+                document = await reply.json()
+                assert reply.status == 200 and document["page"], path
+            async with client.get(f"/api/{path}.csv") as reply:
+                rows = list(csv.reader(StringIO(await reply.text())))
+                assert reply.status == 200 and "attachment" in reply.headers["Content-Disposition"], path
+                assert rows or path in ("teams", "leases", "job/team-a/waits"), path
+
+
+async def test_the_fleet_has_places_cells_and_what_fits() -> None:
+    async with served(FakeSource(*WORLD)) as (client, _):
+        async with client.get("/api/fleet.json") as reply:
+            page = (await reply.json())["page"]
+        assert page["levels"] == ["dovetail.dev/rack"]
+        assert [(one["node"], one["place"], one["cells"], one["free"]) for one in page["nodes"]] == [
+            ("a", ["r1"], "##......", 6), ("b", ["r2"], "####....", 4),
+        ]  # fmt: skip
+        assert page["capacity"][0]["largest"] == 6
+
+
+async def test_what_has_not_changed_is_not_sent_again() -> None:
+    source = FakeSource(*WORLD)
+    async with served(source) as (client, _):
+        async with client.get("/api/queue.json") as reply:
+            tag = reply.headers["ETag"]
+        async with client.get("/api/queue.json", headers={"If-None-Match": tag}) as reply:
+            assert reply.status == 304
+        source.put(*WORLD, pod("another", 9))
+        async with client.get("/api/queue.json", headers={"If-None-Match": tag}) as reply:
+            assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/queue", "/job/team-a/runs", "/node/x", "/nothing", "/api/fleet.json", "/api/x.json"]
+)
+async def test_every_response_has_the_strict_policy(path: str) -> None:
+    async with served(FakeSource(*WORLD)) as (client, _), client.get(path) as reply:
+        policy = reply.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+        assert (reply.status == 404) == (path in ("/nothing", "/api/x.json"))
+
+
+async def test_a_name_that_leads_here_is_refused_on_the_machine_of_a_user() -> None:
+    async with served(FakeSource(*WORLD)) as (client, _):
+        async with client.get("/api/fleet.json", headers={"Host": "evil.example:80"}) as reply:
+            assert reply.status == 400
+        async with client.post("/api/fleet.json") as reply:
+            assert reply.status == 405
+        async with client.get("/assets/../app.py") as reply:
+            assert reply.status == 404
+        async with client.get("/assets/%2e%2e/app.py") as reply:
+            assert reply.status == 404
+
+
+async def test_what_is_not_there_is_not_found_with_its_reason() -> None:
+    async with served(FakeSource(*WORLD)) as (client, _):
+        for path, words in (("job/team-a/wait", "did you mean team-a/waits"), ("node/c", "no GPU node is called c")):
+            async with client.get(f"/api/{path}.json") as reply:
+                assert reply.status == 404 and words in (await reply.json())["error"]
+
+
+async def test_two_users_with_different_rights() -> None:
+    async with served(FakeSource(*WORLD), OnlyTeamA()) as (client, _):
+        async with client.get("/api/fleet.json") as reply:
+            assert reply.status == 401 and (await reply.json())["page"] is None
+        own = {"Authorization": "Bearer a"}
+        for query in ("", "?namespace=team-b", "?namespace=..", "?namespace=TEAM"):
+            async with client.get(f"/api/jobs.json{query}", headers=own) as reply:
+                assert reply.status == 403
+            async with client.get(f"/api/stream?on=jobs&{query[1:]}", headers=own) as reply:
+                assert reply.status == 403
+        for path in (*PAGES, "node/b", "node/a", "job/team-a/waits"):
+            async with client.get(f"/api/{path}.json?namespace=team-a", headers=own) as reply:
+                assert reply.status == 200 and "secret" not in await reply.text(), path
+        async with client.get("/api/job/team-b/secret-name.json?namespace=team-a", headers=own) as reply:
+            assert reply.status == 404 and "did you mean" not in await reply.text()
+        async with client.get("/api/queue.json?namespace=team-a", headers=own) as reply:
+            page = (await reply.json())["page"]
+            assert ([one["job"] for one in page["jobs"]], page["elsewhere"]) == (["team-a/waits"], 1)
+        async with client.get("/api/jobs.json", headers={"Authorization": "Bearer admin"}) as reply:
+            assert "secret-name" in await reply.text()
+
+
+async def test_a_stream_names_its_pages() -> None:
+    async with served(FakeSource(*WORLD)) as (client, _):
+        async with client.get("/api/stream?on=fleet&on=nothing") as reply:
+            assert reply.status == 400
+        async with client.get("/api/stream?" + "&".join(f"on=node/{n}" for n in range(9))) as reply:
+            assert reply.status == 400
+        async with client.get("/api/stream?on=fleet") as reply:
+            assert reply.content_type == "text/event-stream"
+            async for line in reply.content:
+                if line.startswith(b"data:") and b'"fleet"' in line:
+                    break
+
+
+@pytest.mark.parametrize(
+    ("path", "topic"),
+    [
+        ("fleet", Topic("fleet")),
+        ("node/a", Topic("node", "a")),
+        ("job/ns/a", Topic("job", "ns/a")),
+        ("job/a", None),
+        ("job/ns/", None),
+        ("job/ns/a/b", None),
+        ("node/a/b", None),
+        ("fleet/", None),
+        ("node/" + "x" * 400, None),
+        ("", None),
+    ],
+)
+def test_the_paths_of_pages(path: str, topic: Topic | None) -> None:
+    assert topic_of(path, "") == topic

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The board: one question per change, however many viewers there are; and what viewers hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail.dashboard import board as boards
+from dovetail.dashboard.board import PageBoard, TooManyPages, Topic, Viewer
+from dovetail.dashboard.sources import SourceAway
+from dovetail.dashboard.streams import events_of
+from dovetail.kube.api.reviews import Refusal
+from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod
+
+FLEET, QUEUE = Topic("fleet"), Topic("queue")
+
+
+@asynccontextmanager
+async def running(source: FakeSource) -> AsyncIterator[PageBoard]:
+    board = PageBoard(source, (), lambda: NOW_MS)
+    task = asyncio.create_task(board.run())
+    try:
+        yield board
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def allowed() -> Refusal | None:
+    return None
+
+
+class Stream:
+    """The events of one viewer."""
+
+    def __init__(self, board: PageBoard, *topics: Topic, last: str = "") -> None:
+        self.events: Any = events_of(board, frozenset(topics), last, allowed)
+        self.last = last
+
+    async def until(self, done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(20):
+            while True:
+                event = await anext(self.events)
+                self.last = event.id
+                news: dict[str, Any] = msgspec.json.decode(event.data)
+                if done(news):
+                    return news
+
+
+async def test_fifty_viewers_cost_no_more_than_one() -> None:
+    counts = []
+    for viewers in (1, 50):
+        source = FakeSource(node("a"))
+        async with running(source) as board:
+            streams = [Stream(board, FLEET, QUEUE) for _ in range(viewers)]
+            for stream in streams:
+                await stream.until(
+                    lambda news: set(news["changed"]) == {"fleet", "queue"} or "queue" in news["changed"]
+                )
+            source.put(node("a"), pod("p", on="a"))
+            for stream in streams:
+                await stream.until(lambda news: "fleet" in news["changed"])
+            counts.append(len(source.asked))
+            for stream in streams:
+                await stream.events.aclose()
+    # The queue is asked again as well, and has not changed.
+    assert counts[0] == counts[1] <= 8
+
+
+async def test_nothing_is_asked_while_nobody_looks() -> None:
+    source = FakeSource(node("a"))
+    async with running(source) as board:
+        stream = Stream(board, FLEET)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        await stream.events.aclose()
+        asked = len(source.asked)
+        source.put(node("a"), node("b"))
+        await asyncio.sleep(2 * boards.PROBED_S)
+        assert len(source.asked) == asked
+
+
+async def test_a_viewer_that_comes_back_hears_what_it_missed_and_no_more() -> None:
+    source = FakeSource(node("a"), pod("waits", 9))
+    async with running(source) as board:
+        first, other = Stream(board, FLEET, QUEUE), Stream(board, FLEET, QUEUE)
+        seen: set[str] = set()
+        while seen != {"fleet", "queue"}:
+            seen |= (await first.until(lambda news: bool(news["changed"])))["changed"].keys()
+        last = first.last
+        await first.events.aclose()
+        source.put(node("a"), node("b"), pod("waits", 9))
+        await other.until(lambda news: news["changed"].get("fleet", 0) > int(last.rpartition("-")[2]))
+        again = Stream(board, FLEET, QUEUE, last=last)
+        assert "fleet" in (await again.until(lambda news: True))["changed"]
+        unknown = Stream(board, FLEET, QUEUE, last="0000-99999")
+        assert set((await unknown.until(lambda news: True))["changed"]) == {"fleet", "queue"}
+        for stream in (other, again, unknown):
+            await stream.events.aclose()
+
+
+async def test_a_source_that_is_away_leaves_the_page_and_is_reported_with_its_time() -> None:
+    source = FakeSource(node("a"))
+    async with running(source) as board:
+        stream = Stream(board, FLEET)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        source.why = "no leader"
+        source.changed.set()
+        news = await stream.until(lambda news: bool(news["silent"]))
+        assert news["silent"] == {"fleet": {"why": "no leader", "since_ms": NOW_MS}}
+        assert (await board.sheet(FLEET)).page is not None
+        with pytest.raises(SourceAway):
+            await board.sheet(Topic("teams"))
+        source.why = ""
+        await stream.until(lambda news: not news["silent"])
+        await stream.events.aclose()
+
+
+async def test_a_page_that_nobody_has_open_is_asked_for_where_it_is_read() -> None:
+    source = FakeSource(node("a"))
+    board = PageBoard(source, (), lambda: NOW_MS)
+    first = await board.sheet(FLEET)
+    asked = len(source.asked)
+    assert await board.sheet(FLEET) is first and len(source.asked) == asked
+    source.put(node("a"), node("b"))
+    assert (await board.sheet(FLEET)).version > first.version
+
+
+async def test_one_page_that_is_not_answered_leaves_the_others_up_to_date() -> None:
+    source = FakeSource(node("a"))
+    async with running(source) as board:
+        stream = Stream(board, FLEET, Topic("jobs"), QUEUE)
+        seen: set[str] = set()
+        while seen != {"fleet", "jobs", "queue"}:
+            seen |= (await stream.until(lambda news: bool(news["changed"])))["changed"].keys()
+        source.without = {"joblists", "capacities"}
+        source.put(node("a"), pod("waits", 9))
+        news = await stream.until(lambda news: "queue" in news["changed"] and len(news["silent"]) == 2)
+        assert set(news["silent"]) == {"fleet", "jobs"}
+        assert "the log" in news["silent"]["jobs"]["why"]
+        await stream.events.aclose()
+
+
+async def test_pages_are_bounded_and_those_that_are_viewed_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "MOST", 2)
+    source = FakeSource(node("a"))
+    board = PageBoard(source, (), lambda: NOW_MS)
+    viewer = Viewer(frozenset({FLEET}))
+    board.add(viewer)
+    fleet = await board.sheet(FLEET)
+    for page in ("queue", "teams", "jobs"):
+        await board.sheet(Topic(page))
+    assert await board.sheet(FLEET) is fleet
+    board.add(Viewer(frozenset({QUEUE})))
+    with pytest.raises(TooManyPages):
+        await board.sheet(Topic("teams"))
+    board.remove(viewer)
+    await board.sheet(Topic("teams"))
+
+
+async def test_a_right_that_ends_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.dashboard.streams.ALIVE_S", 0.01)
+
+    async def refused() -> Refusal | None:
+        return 401, "the API server does not know this token"
+
+    board = PageBoard(FakeSource(node("a")), (), lambda: NOW_MS)
+    async with aclosing(events_of(board, frozenset({FLEET}), "", refused)) as events:
+        found = [(event.event, event.data) async for event in events]
+    assert [kind for kind, _ in found] == ["news", "refused"]
+    assert found[-1][1] == "the API server does not know this token"

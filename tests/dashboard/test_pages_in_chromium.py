@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages in a real Chromium: every one of them, with hostile names, by keyboard, narrow and dark; the stream cut and
+resumed; links, back and forward; users with different rights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from dovetail.core.json_text import decode_json
+from dovetail.dashboard.access import OwnAccess
+from dovetail.dashboard.board import PageBoard
+from dovetail.dashboard.serve import bound, serving
+from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.reading.views import ViewRequest
+from tests.dashboard.test_app import OnlyTeamA
+from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod, served
+from tools import chromium
+
+pytestmark = [pytest.mark.chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+HOSTILE = "<img src=x onerror=hacked()><script>hacked()</script>&amp; \u202eتسر\u2066 🦊 ${hacked()} =1+1 " + "x" * 300
+"""What a tenant might write."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
+KEPT = frozenset({"state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels"})
+"""Fields that are words of the scheduler, not of users, and those that pages of several answers are put together by."""
+WORLD = (
+    node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"),
+    pod("runs", 2, on="a"), pod("waits", 9), pod("small", 1), pod("secret-name", 4, namespace="team-b", on="b"),
+)  # fmt: skip
+PATHS = ("", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    program = chromium.build(print)
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
+        yield opened
+        await opened.close()
+
+
+class Seen:
+    """A page of the browser, and what it complained of."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda one: self.errors.append(one.text) if one.type == "error" else None)
+
+    async def open(self, url: str) -> None:
+        await self.page.goto(url)
+        await self.settled()
+
+    async def settled(self) -> None:
+        await self.page.wait_for_selector("main h1")
+        await self.page.wait_for_selector(".loading", state="detached")
+
+    async def check(self) -> None:
+        """Nothing is wrong for those that use a keyboard or a screen reader, nor with the width."""
+        await self.page.evaluate(AXE)
+        found = await self.page.evaluate("axe.run()")
+        assert len(found["passes"]) > 10
+        assert [(one["id"], [at["html"] for at in one["nodes"]]) for one in found["violations"]] == []
+        assert await self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert self.errors == []
+
+
+async def seen(browser: Browser, width: int = 1400, scheme: Any = "light") -> Seen:
+    return Seen(await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
+
+
+class HostileSource(FakeSource):
+    """Every text of an answer that a user might have written has HOSTILE in it."""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        found = await super().ask(request)
+        answer = _hostile(decode_json(found.answer, dict[str, Any] | list[Any]), "")
+        return replace(found, answer=msgspec.Raw(msgspec.json.encode(answer)))
+
+
+def _hostile(value: Any, key: str) -> Any:
+    if isinstance(value, dict):
+        return {name: one if name in KEPT else _hostile(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_hostile(one, key) for one in value]
+    return f"{value} {HOSTILE}" if isinstance(value, str) and not _TIME.match(value) else value
+
+
+def url_of(client: Any) -> str:
+    return str(client._base_url)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+async def test_every_page_can_be_used_by_all(browser: Browser, width: int, scheme: str) -> None:
+    shown = await seen(browser, width, scheme)
+    async with served(FakeSource(*WORLD)) as (client, _):
+        for path in PATHS:
+            await shown.open(f"{url_of(client)}{path}")
+            await shown.check()
+    await shown.page.close()
+
+
+async def test_no_text_of_a_cluster_is_markup(browser: Browser) -> None:
+    shown = await seen(browser)
+    await shown.page.add_init_script("window.hacked = () => { window.wasHacked = true; }")
+    async with served(HostileSource(*WORLD)) as (client, _):
+        for path in ("", "?view=table", "queue", "jobs", "teams", "leases"):
+            await shown.open(f"{url_of(client)}{path}")
+            if path not in ("teams", "leases"):
+                await expect(shown.page.locator("main")).to_contain_text("<img src=x onerror=hacked()>")
+            await shown.check()
+        await shown.open(f"{url_of(client)}job/team-a/%3Cimg%20src=x%20onerror=hacked()%3E")
+        await expect(shown.page.locator("h1")).to_have_text("team-a/<img src=x onerror=hacked()>")
+        await expect(shown.page.locator("main")).to_contain_text("It is not there.")
+        assert await shown.page.evaluate("window.wasHacked") is None
+        assert await shown.page.locator("main img, main script").count() == 0
+    await shown.page.close()
+
+
+async def test_without_anything_a_page_shows_what_to_do(browser: Browser) -> None:
+    shown = await seen(browser)
+    async with served(FakeSource()) as (client, _):
+        for path in ("", "queue", "jobs", "leases"):
+            await shown.open(f"{url_of(client)}{path}")
+            await expect(shown.page.locator(".empty code").first).to_contain_text("dovetail")
+        await shown.open(f"{url_of(client)}job/team-a/gone")
+        await expect(shown.page.locator("main")).to_contain_text("It is not there.")
+        await shown.page.goto(f"{url_of(client)}no/such/page")
+        await expect(shown.page.locator("main")).to_contain_text("There is no page at this address.")
+    await shown.page.close()
+
+
+async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: Browser) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    nodes = [node(f"node-{number:04}", rack=f"r{number // 16:03}") for number in range(1000)]
+    async with served(FakeSource(*nodes, pod("runs", 2, on="node-0007"))) as (client, _):
+        await shown.open(url_of(client))
+        await expect(page.locator("a.node")).to_have_count(1000)
+        await page.keyboard.press("/")
+        await page.keyboard.type("r004")
+        await expect(page.locator("a.node")).to_have_count(16)
+        filtered = page.url
+        assert filtered.endswith("?q=r004")
+        await page.locator("a.node").first.focus()
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("h1")).to_have_text("node-0065")
+        await page.keyboard.press("Control+k")
+        await expect(page.get_by_role("combobox")).to_be_focused()
+        await page.keyboard.type("0007")
+        await expect(page.locator("[role=option]")).to_have_count(1)
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(re.compile("/node/node-0007$"))
+        await expect(page.locator("tbody")).to_contain_text("team-a/runs")
+        await page.go_back()
+        await page.go_back()
+        await expect(page).to_have_url(filtered)
+        await expect(page.locator("a.node")).to_have_count(16)
+        await page.go_forward()
+        await expect(page.locator("h1")).to_have_text("node-0065")
+        await shown.open(f"{url_of(client)}?view=table&sort=-used&q=node")
+        await expect(page.locator("tbody tr").first).to_contain_text("node-0007")
+        await expect(page.locator("th[aria-sort=descending]")).to_have_text(re.compile("In use"))
+        await expect(page.locator("tbody tr")).to_have_count(200)
+        await page.get_by_role("button", name="Show all 1000 nodes").click()
+        await expect(page.locator("tbody tr")).to_have_count(1000)
+    await page.close()
+
+
+async def test_a_page_follows_the_cluster_and_shows_what_is_old_since_when(browser: Browser) -> None:
+    shown = await seen(browser)
+    page, source = shown.page, FakeSource(node("a"))
+    listening = bound("127.0.0.1:0")
+    port = listening.getsockname()[1]
+    async with serving(PageBoard(source, (), lambda: NOW_MS), OwnAccess(), listening):
+        await shown.open(f"http://127.0.0.1:{port}/")
+        await expect(page.locator(".status")).to_contain_text("live")
+        source.put(node("a"), pod("runs", 3, on="a"))
+        await expect(page.locator("a.node")).to_have_attribute("title", re.compile("3 in use"))
+        source.why = "no scheduler leads"
+        source.changed.set()
+        await expect(page.locator(".old")).to_contain_text("no scheduler leads")
+        await expect(page.locator("a.node")).to_have_count(1)
+        source.why = ""
+        await expect(page.locator(".old")).to_have_count(0)
+    await expect(page.locator(".old")).to_contain_text("The connection to the dashboard is lost since")
+    source.put(node("a"), node("b"))
+    async with serving(PageBoard(source, (), lambda: NOW_MS), OwnAccess(), bound(f"127.0.0.1:{port}")):
+        await expect(page.locator("a.node")).to_have_count(2, timeout=30_000)
+        await expect(page.locator(".old")).to_have_count(0)
+    await page.close()
+
+
+async def test_two_users_see_what_each_may(browser: Browser) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD), OnlyTeamA()) as (client, _):
+        await page.goto(f"{url_of(client)}jobs")
+        await page.get_by_label("Token").fill("a")
+        await page.get_by_role("button", name="Show").click()
+        await expect(page.locator("h2")).to_have_text("You may not see this")
+        await page.get_by_label("Token").fill("a")
+        await page.get_by_label("Namespace").fill("team-a")
+        await page.get_by_role("button", name="Show").click()
+        await expect(page.locator("tbody")).to_contain_text("team-a/waits")
+        assert "secret" not in await page.content()
+        await page.get_by_role("link", name="Fleet", exact=True).click()
+        await expect(page.locator("a.node")).to_have_count(2)
+        await expect(page).to_have_url(re.compile(r"/\?namespace=team-a$"))
+        await page.get_by_role("button", name="Forget token").click()
+        await page.get_by_label("Token").fill("admin")
+        await page.get_by_label("Namespace").fill("")
+        await page.get_by_role("button", name="Show").click()
+        await page.get_by_role("link", name="Jobs", exact=True).click()
+        await expect(page.locator("tbody")).to_contain_text("team-b/secret-name")
+    await page.close()
