@@ -87,13 +87,11 @@ def decoded(blob: bytes, most_bytes: int = _MOST_BYTES) -> PodDay:
 
 
 def _check(columns: NDArray[np.int64], listed: tuple[int, ...]) -> None:
-    """Raises ValueError for an index that is not in its list, or a time below 0."""
+    """Raises ValueError for an index that is not in its list."""
     lowest = 0, 0, 0, -1
     for column, first, count in zip(columns, lowest, listed, strict=False):
         if column.size and not (first <= column.min() and column.max() < count):
             raise ValueError("a row names what is not listed")
-    if columns.size and columns[len(listed) :].min() < 0:
-        raise ValueError("a time is below 0")
 
 
 class PodDaySummer:

@@ -233,11 +233,11 @@ def pod_day(row: tuple[int, ...]) -> PodDay:
     return PodDay(0, [place], ["n1"], ["u"], np.array([row], np.int64).T)
 
 
-@pytest.mark.parametrize("column", range(8))
+@pytest.mark.parametrize("column", range(4))
 def test_sums_by_pod_that_name_what_is_not_listed_are_refused(column: int) -> None:
     good = (0, 0, 0, 0, 1, 0, 0, 0)
     assert chunks.decoded_pod_day(pod_days.encoded(pod_day(good))).columns[:, 0].tolist() == list(good)
-    for wrong in (-2, 3 if column < 4 else -1):
+    for wrong in (-2, 3):
         row = (*good[:column], wrong, *good[column + 1 :])
         with pytest.raises(chunks.ChunkError, match="another version"):
             chunks.decoded_pod_day(pod_days.encoded(pod_day(row)))
