@@ -103,7 +103,7 @@ def _build_node(report: binaries.Report) -> None:
 NEEDS = (
     Need("plane", "control plane", "a real kube-apiserver", binaries.build, list),
     Need("node", "real node", "a real kubelet", _build_node, programs.missing),
-    Need("chromium", "Chromium", "a Chromium", chromium.build, list),
+    Need("chromium", "Chromium", "a Chromium", chromium.build, chromium.lacking),
 )
 
 

@@ -70,6 +70,15 @@ def build(report: Report) -> Path:
     return program
 
 
+def lacking(report: Report = print) -> list[str]:
+    """Why there is none here and none can be had, or []. Not every machine reaches Debian's packages."""
+    try:
+        build(report)
+    except PlaneUnavailable as error:
+        return [str(error)]
+    return []
+
+
 def _unpack(root: Path) -> None:
     archives = root / "archives"
     (archives / "partial").mkdir(parents=True)
