@@ -285,6 +285,8 @@ def test_the_table_has_every_key_that_is_read() -> None:
     theirs = {
         *dialects._COSCHEDULING_LABELS, *dialects._VOLCANO_ANNOTATIONS, dialects._VOLCANO_TASK,
         owners._REPLICATED_JOB, owners.LWS_WORKER_INDEX, owners._REPLICA_TYPE, owners._JOB_ROLE, owners._RAY_GROUP,
+        owners.LWS_SUBGROUP, owners.DISAGGREGATED_ROLE, owners.ROLE_LABEL, dialects.GROVE_LABEL, dialects.GROVE_CLIQUE,
+        dialects.LLM_D_ROLE,
     }  # fmt: skip
     assert ours | theirs | (kinds - {""}) == reported
 
