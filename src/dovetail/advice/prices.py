@@ -12,7 +12,7 @@ The sources and licences of the built-in table are in the NOTICE file and docs/r
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from importlib.resources import files
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -55,7 +55,7 @@ def built_in() -> tuple[CloudInstance, ...]:
 
 def built_in_text() -> str:
     """The built-in table as CSV."""
-    return files("dovetail.advice").joinpath(BUILT_IN).read_text(encoding="utf-8")
+    return Path(__file__).with_name(BUILT_IN).read_text(encoding="utf-8")
 
 
 def read(text: str, file: str) -> tuple[CloudInstance, ...]:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dovetail.core.quantities import QuantityError, amount
-
 if TYPE_CHECKING:
     from dovetail.jobs.gpu_request import GpuRequest
     from dovetail.views.shape_types import ShapeView
@@ -70,6 +68,11 @@ def _gpus(value: str) -> GpuRequest:
 
 def _quantity(resource: str) -> Callable[[click.Context, click.Parameter, str], int]:
     def read(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
+        if value == "0":
+            return 0
+        # Imported for other amounts alone: most are asked without one.
+        from dovetail.core.quantities import QuantityError, amount
+
         try:
             found = amount(resource, value)
         except QuantityError as error:
