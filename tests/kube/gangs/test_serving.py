@@ -531,3 +531,37 @@ def test_instances_of_a_slice_that_is_too_large_start_each_by_itself(replicas: i
     roles = [{"name": "decode", "spec": {"replicas": replicas}}, {"name": "prefill"}]
     known.owners(pd_0_r1_decode="{spec: {}}", pd=yaml.safe_dump({"spec": {"roles": roles}}))
     assert known.gangs[f"{LWS}/pd-0-r1-decode/0"].parent == parent
+
+
+def made_by(obj: Pod, uid: str, name: str) -> Pod:
+    labels = obj.metadata.labels | {"disaggregatedset.x-k8s.io/name": name}
+    return replace(obj, metadata=replace(obj.metadata, uid=uid, name=uid, labels=labels))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_pods_that_disagree_where_their_group_lies_decide_nothing_by_their_order(order: tuple[int, int]) -> None:
+    pods = [made_by(of_slice("prefill", 0), uid=uid, name=name) for uid, name in (("a", "pd"), ("b", "other"))]
+    known = Known()
+    for i in order:
+        known.pods(pods[i])
+    group = f"{LWS}/pd-0-r1-prefill/0"
+    roles = "spec: {roles: [{name: prefill}]}"
+    documents = {"pd_0_r1_prefill": lws("leaderWorkerTemplate: {size: 2}"), "pd": roles, "other": roles}
+    known.owners(**documents)
+    assert known.tree()[group][0] == f"{SLICE.replace('/pd/', '/other/')}/prefill"
+    # Where the pod leaves that named it, the gang waits for nothing that is gone.
+    known.apply(known.feed.pods(deleted(pods[1])))
+    known.owners(**documents)
+    assert known.tree()[group][0] == f"{SLICE}/prefill"
+
+
+def test_a_group_is_on_its_own_whichever_version_of_its_missing_role_set_was_read() -> None:
+    marks = {"roleset-name": "rs", "role-name": "prefill"}
+    found = []
+    for kind, version, name in (("RoleSet", "v9", "rs"), ("PodSet", "v1alpha1", "ps")):
+        owner = {"apiVersion": f"orchestration.aibrix.ai/{version}", "kind": kind, "name": name, "controller": True}
+        found.append(pod("", uid=name, name=name, ownerReferences=[owner], labels=marks))
+    known = Known()
+    known.pods(*found)
+    known.owners(ps="spec: {podGroupSize: 2}")
+    assert known.tree()["podset.orchestration.aibrix.ai/ml/ps"] == ("", 2, 0)
