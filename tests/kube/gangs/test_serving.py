@@ -533,6 +533,31 @@ def test_instances_of_a_slice_that_is_too_large_start_each_by_itself(replicas: i
     assert known.gangs[f"{LWS}/pd-0-r1-decode/0"].parent == parent
 
 
+def test_a_slice_of_instances_with_many_sub_groups_is_too_large_sooner() -> None:
+    known = Known()
+    pods = [of_slice("decode", i) for i in range(30)]
+    known.pods(*pods)
+    spec = yaml.safe_load(sub_groups(16, 2))
+    roles = [{"name": "decode", "metadata": {"creationTimestamp": None}, "spec": {"replicas": 30, **spec}}]
+    group = yaml.safe_dump({"spec": spec})
+    known.owners(pd_0_r1_decode=group, pd=yaml.safe_dump({"spec": {"roles": roles}}))
+    decisions = step(State(), [ev.NodeChanged(gpu_node("a", 8)), *known.events], 1)
+    details = {one.refusal.detail for one in decisions if isinstance(one, Hold)}
+    assert not any("too many gangs" in detail for detail in details) and details
+
+
+def test_two_roles_of_one_name_are_named_and_change_nothing_from_one_time_to_the_next() -> None:
+    known = Known()
+    known.pods(of_aibrix("RoleSet", "rs", "prefill", 0))
+    roles = "{spec: {roles: [{name: prefill, replicas: 2}, {name: prefill, replicas: 1, podGroupSize: 2}]}}"
+    known.owners(rs=roles)
+    before = known.gangs.copy()
+    known.pods(of_aibrix("RoleSet", "rs", "prefill", 1))
+    known.owners(rs=roles)
+    assert known.gangs == before
+    assert "'prefill': is the name of two of them" in str(known.gangs[ROLE_SET].problem)
+
+
 def made_by(obj: Pod, uid: str, name: str) -> Pod:
     labels = obj.metadata.labels | {"disaggregatedset.x-k8s.io/name": name}
     return replace(obj, metadata=replace(obj.metadata, uid=uid, name=uid, labels=labels))
