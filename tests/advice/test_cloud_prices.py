@@ -157,7 +157,7 @@ def test_an_answer_that_cannot_be_read_is_refused(answer: str, message: str) -> 
 def test_an_answer_with_both_prices_of_a_line_on_two_pages() -> None:
     pages = [{"SpotPriceHistory": [spot("us-east-1a", "21.5")]}, {"PriceList": [listed("60", "us-east-1")]}]
     for answer in (pages, pages[::-1]):
-        done, table = refresh(answer)
+        _, table = refresh(answer)
         row = table[BIG, "us-east-1"]
         assert (row.price_micro_usd, row.spot_micro_usd, row.price_date) == (60_000_000, 21_500_000, "2026-11-20")
         assert row.source == "AWS Price List; spot of 2026-11-28: EC2 DescribeSpotPriceHistory"
