@@ -23,7 +23,7 @@ from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.limits import MOST_SUBGANGS
 from dovetail.kube.translate.translator import Translator
 from tests.core.gang_oracle import gpu_node
-from tests.kube.yaml_objects import added, deleted, pod, wire
+from tests.kube.yaml_objects import Change, added, deleted, pod, wire
 
 CLIQUE, RACK, HOST = "nvidia.com/gpu.clique", "dovetail.dev/rack", "kubernetes.io/hostname"
 LWS = "leaderworkerset.leaderworkerset.x-k8s.io/ml"
@@ -590,3 +590,36 @@ def test_a_group_is_on_its_own_whichever_version_of_its_missing_role_set_was_rea
     known.pods(*found)
     known.owners(ps="spec: {podGroupSize: 2}")
     assert known.tree()["podset.orchestration.aibrix.ai/ml/ps"] == ("", 2, 0)
+
+
+@pytest.mark.parametrize("spec", ["{leaderWorkerTemplate: {size: 2}}", sub_groups(5, 2), sub_groups(4, 2)])
+@pytest.mark.parametrize("policy", ["LeaderCreated", "LeaderReady"])
+def test_the_gangs_of_running_pods_are_the_same_after_a_restart(spec: str, policy: str) -> None:
+    """Whatever the order of the pods, and before and after the objects are read."""
+    template = yaml.safe_load(spec) | {"startupPolicy": policy}
+    size = template["leaderWorkerTemplate"]["size"]
+    subgroup = "leaderworkerset.sigs.k8s.io__subgroup_index"
+    pods = []
+    for role in ("prefill", "decode"):
+        marks = {f"disaggregatedset.x-k8s.io__{key}": value for key, value in
+                 {"name": "pd", "role": role, "slice": "0"}.items()}  # fmt: skip
+        group = [of_lws(f"pd-0-r1-{role}", 0, i, **marks, **{subgroup: str(max(i - 1, 0) // 2)}) for i in range(size)]
+        pods += group
+    documents = dict.fromkeys(("pd_0_r1_prefill", "pd_0_r1_decode"), yaml.safe_dump({"spec": template}))
+    documents["pd"] = DISAGGREGATED
+    known = Known()
+    known.pods(*pods)
+    known.owners(**documents)
+    seen = []
+    for one in pods:
+        record = known.feed.decided(one.metadata.uid, "default", "n1", "")
+        annotations = one.metadata.annotations | {"dovetail.dev/bound": record}
+        spec_there = replace(one.spec, node_name="n1")
+        seen.append(replace(one, metadata=replace(one.metadata, annotations=annotations), spec=spec_there))
+    known.apply(known.feed.pods([Change("modified", one) for one in seen]))
+    for order in (seen, seen[::-1]):
+        again = Known()
+        again.pods(*order)
+        assert again.gang_of == known.gang_of
+        again.owners(**documents)
+        assert (again.gangs, again.gang_of) == (known.gangs, known.gang_of)
