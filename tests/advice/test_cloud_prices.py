@@ -154,6 +154,22 @@ def test_an_answer_that_cannot_be_read_is_refused(answer: str, message: str) -> 
         cloud_prices(answer, "answer.json", DAY)
 
 
+def test_an_answer_with_both_prices_of_a_line_on_two_pages() -> None:
+    pages = [{"SpotPriceHistory": [spot("us-east-1a", "21.5")]}, {"PriceList": [listed("60", "us-east-1")]}]
+    for answer in (pages, pages[::-1]):
+        _, table = refresh(answer)
+        row = table[BIG, "us-east-1"]
+        assert (row.price_micro_usd, row.spot_micro_usd, row.price_date) == (60_000_000, 21_500_000, "2026-11-20")
+        assert row.source == "AWS Price List; spot of 2026-11-28: EC2 DescribeSpotPriceHistory"
+
+
+def test_an_older_spot_price_is_refused_also_beside_an_older_list_price() -> None:
+    done, _ = refresh({"SpotPriceHistory": [spot("us-east-1a", "21.5")]})
+    older = {"SpotPriceHistory": [spot("us-east-1a", "9", "2026-11-27T10:00:00+00:00")]}
+    with pytest.raises(PriceError, match="a spot price of 2026-11-27 is older than that of 2026-11-28"):
+        refresh(older, done.text)
+
+
 def test_older_prices_are_refused() -> None:
     with pytest.raises(PriceError, match="or later, the date of the table's price"):
         refresh({"PriceList": [listed("60", "us-east-1").replace("2026-11-20", "2025-01-01")]})

@@ -45,6 +45,15 @@ def test_jobs_are_evicted_except_those_that_must_not_be_preempted() -> None:
     assert plan.jobs[1].left.basis == "it must not be preempted, and declares no run time"
 
 
+def test_a_job_that_leaves_for_another_queue_is_evicted() -> None:
+    state = state_of(
+        node("a"), queue("x"), queue("y", 8), pod("one", 8, "a", since_ms=HOUR, queue="x", owner="ns/o"),
+        pod("claims", 8, queue="y"),
+    )  # fmt: skip
+    plan = queue_drain_plan(state, "x", "Hold", NOW)
+    assert [(job.job, job.what, job.left.basis) for job in plan.jobs] == [("ns/one", "is evicted", "it is evicted")]
+
+
 def test_a_queue_without_jobs_is_idle_now_and_one_that_does_not_exist_is_refused() -> None:
     state = state_of(node("a"), queue("x"))
     plan = queue_drain_plan(state, "x", "Hold", NOW)

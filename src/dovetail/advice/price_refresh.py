@@ -94,11 +94,14 @@ def _answered(
     prices: list[CloudPrice], table: Mapping[tuple[str, str, str], PriceRow], file: str
 ) -> Iterator[PriceRow]:
     """The lines of an answer, each with the price of the table that it does not state."""
+    # An answer can have both prices of a line, each on a page of its own.
+    latest = dict(table)
     for place, one in enumerate(prices, 1):
-        before = table.get((one.cloud, one.instance_type, one.region))
+        before = latest.get((one.cloud, one.instance_type, one.region))
         old = before.cells if before is not None else dict.fromkeys(COLUMNS, "")
         note = _SPOT_NOTE.search(old["source"])
         source, spot_note = _SPOT_NOTE.sub("", old["source"]), note[0] if note else ""
+        spot_day = note[1] if note else old["price_date"]
         days = [one.day]
         cells = {name: old[name] for name in _PRICES}
         if one.price_micro_usd is not None:
@@ -106,14 +109,19 @@ def _answered(
         elif old["price_usd_h"]:
             days.append(old["price_date"])
         if one.spot_median_micro_usd is not None and one.spot_min_micro_usd is not None:
+            if old["spot_usd_h_median"] and one.day < spot_day:
+                what = f"{one.instance_type} {one.region}: a spot price of {one.day} is older than that of {spot_day}"
+                raise PriceError(file, 1, "", f"{what} in the table")
             cells["spot_usd_h_min"] = _dollars(one.spot_min_micro_usd)
             cells["spot_usd_h_median"] = _dollars(one.spot_median_micro_usd)
             spot_note = f"; spot of {one.day}: {one.source}"
         elif old["spot_usd_h_median"]:
-            days.append(note[1] if note else old["price_date"])
+            days.append(spot_day)
         cells |= {"cloud": one.cloud, "instance_type": one.instance_type, "region": one.region}
         cells |= {"price_date": min(days), "source": (source or one.source) + spot_note}
-        yield PriceRow(dict.fromkeys(COLUMNS, "") | cells, file, place)
+        row = PriceRow(dict.fromkeys(COLUMNS, "") | cells, file, place)
+        latest[one.cloud, one.instance_type, one.region] = row
+        yield row
 
 
 def _dollars(micro_usd: int) -> str:

@@ -7,7 +7,7 @@ are together; it has left when its last pod has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set
 
 from msgspec.structs import replace
 
@@ -44,7 +44,8 @@ def queue_drain_plan(state: State, name: str, stop: Stop, now_ms: int) -> QueueD
         owner, title = job_and_name(copy, pod)
         by_owner.setdefault(owner, []).append(pod)
         names.setdefault(owner, title)
-    jobs = [_job(copy, names[owner], pods, found.ends, found.drained) for owner, pods in by_owner.items()]
+    evicted = {victim.pod for victim in found.victims} | {pod.key for pod in running if pod.uid in found.drained}
+    jobs = [_job(copy, names[owner], pods, found.ends, evicted) for owner, pods in by_owner.items()]
     jobs.sort(key=lambda job: (job.left.start_ms == 0, job.left.start_ms, job.job))
     waiting = sum(
         inside(copy, copy.shares.pod_queues.of(copy.workloads.members(workload)[0]), name)
@@ -54,15 +55,14 @@ def queue_drain_plan(state: State, name: str, stop: Stop, now_ms: int) -> QueueD
 
 
 def _job(
-    state: State, name: str, pods: list[Pod], ends: dict[str, Expected], drained: Iterable[str]
+    state: State, name: str, pods: list[Pod], ends: dict[str, Expected], evicted: Set[str]
 ) -> RunningJob:  # fmt: skip
-    evicted = any(pod.uid in set(drained) for pod in pods)
     known = [ends[pod.uid] for pod in pods if pod.uid in ends]
     left = Expected(Sure.UNKNOWN, 0, _why(state, pods))
     if len(known) == len(pods):
         last = max(known, key=lambda one: one.start_ms)
         left = Expected(max((one.sure for one in known), key=_ORDER.index), last.start_ms, last.basis)
-    what = EVICTED if evicted else ENDS if left.start_ms else STAYS
+    what = EVICTED if any(pod.key in evicted for pod in pods) else ENDS if left.start_ms else STAYS
     gpus = sum(dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in pods)
     return RunningJob(name, state.shares.pod_queues.of(pods[0]), len(pods), gpus, what, left)
 

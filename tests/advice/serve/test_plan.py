@@ -179,3 +179,12 @@ def test_offers_of_a_price_list() -> None:
 def test_modes_that_are_asked_for() -> None:
     found = plan(question(modes=(DISAGGREGATED,), engines=("llm-d",)))
     assert combinations(found) == {("llm-d", DISAGGREGATED)}
+
+
+def test_a_plan_holds_the_rate_however_high_it_is() -> None:
+    rate, lengths = 1e6, fixed(10, 1000)
+    found = plan(
+        question("llama-3.1-8b", rate=rate, lengths=lengths, offers=(offer("L4", 1 << 30, 8),), tpot_us=60_000)
+    )
+    assert {option.mode for option in found.options} == set(MODES)
+    assert all(option.tokens_per_s >= rate * lengths.output for option in found.options)

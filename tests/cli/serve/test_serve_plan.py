@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,9 @@ def test_the_orchestrator_has_the_names_of_its_servers() -> None:
         ("--rate 0 --input-tokens 1 --output-tokens 1", 2, "'0' is no rate: requests per second, above 0"),
         ("--rate -1 --input-tokens 1 --output-tokens 1", 2, "'-1' is no rate"),
         ("--rate nan --input-tokens 1 --output-tokens 1", 2, "'nan' is no rate"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --price-limit inf", 2, "'inf' is no number"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --price-limit nan", 2, "'nan' is no number"),
+        ("--rate 1 --input-tokens 1 --output-tokens 1 --tpot-ms nan", 2, "'nan' is no number"),
         ("--rate 1", 2, "name the lengths of requests"),
         ("--rate 1 --input-tokens 5", 2, "name the lengths of requests"),
         ("--rate 1 --input-tokens 0 --output-tokens 1", 2, "0 is not in the range"),
@@ -189,3 +193,26 @@ def test_bad_input(line: str, code: int, message: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     result = run("llama-3.1-8b", *line.split())
     assert (result.exit_code, message in result.output) == (code, True), result.output
+
+
+@pytest.mark.parametrize("engine", ["llm-d", "vllm"])
+def test_requests_go_to_the_pods_that_answer(engine: str) -> None:
+    """The workers of an instance on several nodes do not."""
+    line = ("--engine", engine, "--mode", "aggregated", "--pp", "2", "--tp", "8", "--gpus", "H100-SXM5=4x8")
+    instances, router = yaml.safe_load_all(run("llama-3.1-70b", *REQUESTS, *line, "-o", "yaml").stdout)
+    chosen = router["spec"]["selector"]
+    chosen = chosen.get("matchLabels", chosen)
+    templates = instances["spec"]["leaderWorkerTemplate"]
+    labels = [templates[name]["metadata"]["labels"] for name in ("leaderTemplate", "workerTemplate")]
+    assert [chosen.items() <= own.items() for own in labels] == [True, False]
+
+
+def test_the_names_begin_with_a_letter_whatever_the_file_is_called(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    file = tmp_path / "7B_chat.json"
+    file.write_text(json.dumps(config))
+    result = run(str(file), *REQUESTS, *HOPPER, "--engine", "vllm", "-o", "yaml")
+    assert {one["metadata"]["name"] for one in yaml.safe_load_all(result.stdout)} == {"model-7b-chat"}, result.output

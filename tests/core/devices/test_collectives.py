@@ -72,5 +72,10 @@ def test_nothing_is_expected_where_a_link_that_counts_is_not_known() -> None:
     assert 45_000 < lone.mbps <= 48_000
 
 
+def test_a_network_of_next_to_nothing_takes_long() -> None:
+    found = all_reduce(nodes(3, between_mbps=1))
+    assert found is not None and found.ns > 1000 * 10**9
+
+
 def test_its_text() -> None:
     assert str(all_reduce(replace(NODE, nvls_milli=0))) == "all-reduce at 366.7 GB/s at most (ring)"

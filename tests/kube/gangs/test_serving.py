@@ -23,7 +23,7 @@ from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.limits import MOST_SUBGANGS
 from dovetail.kube.translate.translator import Translator
 from tests.core.gang_oracle import gpu_node
-from tests.kube.yaml_objects import added, deleted, pod, wire
+from tests.kube.yaml_objects import Change, added, deleted, pod, wire
 
 CLIQUE, RACK, HOST = "nvidia.com/gpu.clique", "dovetail.dev/rack", "kubernetes.io/hostname"
 LWS = "leaderworkerset.leaderworkerset.x-k8s.io/ml"
@@ -531,3 +531,95 @@ def test_instances_of_a_slice_that_is_too_large_start_each_by_itself(replicas: i
     roles = [{"name": "decode", "spec": {"replicas": replicas}}, {"name": "prefill"}]
     known.owners(pd_0_r1_decode="{spec: {}}", pd=yaml.safe_dump({"spec": {"roles": roles}}))
     assert known.gangs[f"{LWS}/pd-0-r1-decode/0"].parent == parent
+
+
+def test_a_slice_of_instances_with_many_sub_groups_is_too_large_sooner() -> None:
+    known = Known()
+    pods = [of_slice("decode", i) for i in range(30)]
+    known.pods(*pods)
+    spec = yaml.safe_load(sub_groups(16, 2))
+    roles = [{"name": "decode", "metadata": {"creationTimestamp": None}, "spec": {"replicas": 30, **spec}}]
+    group = yaml.safe_dump({"spec": spec})
+    known.owners(pd_0_r1_decode=group, pd=yaml.safe_dump({"spec": {"roles": roles}}))
+    decisions = step(State(), [ev.NodeChanged(gpu_node("a", 8)), *known.events], 1)
+    details = {one.refusal.detail for one in decisions if isinstance(one, Hold)}
+    assert not any("too many gangs" in detail for detail in details) and details
+
+
+def test_two_roles_of_one_name_are_named_and_change_nothing_from_one_time_to_the_next() -> None:
+    known = Known()
+    known.pods(of_aibrix("RoleSet", "rs", "prefill", 0))
+    roles = "{spec: {roles: [{name: prefill, replicas: 2}, {name: prefill, replicas: 1, podGroupSize: 2}]}}"
+    known.owners(rs=roles)
+    before = known.gangs.copy()
+    known.pods(of_aibrix("RoleSet", "rs", "prefill", 1))
+    known.owners(rs=roles)
+    assert known.gangs == before
+    assert "'prefill': is the name of two of them" in str(known.gangs[ROLE_SET].problem)
+
+
+def made_by(obj: Pod, uid: str, name: str) -> Pod:
+    labels = obj.metadata.labels | {"disaggregatedset.x-k8s.io/name": name}
+    return replace(obj, metadata=replace(obj.metadata, uid=uid, name=uid, labels=labels))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_pods_that_disagree_where_their_group_lies_decide_nothing_by_their_order(order: tuple[int, int]) -> None:
+    pods = [made_by(of_slice("prefill", 0), uid=uid, name=name) for uid, name in (("a", "pd"), ("b", "other"))]
+    known = Known()
+    for i in order:
+        known.pods(pods[i])
+    group = f"{LWS}/pd-0-r1-prefill/0"
+    roles = "spec: {roles: [{name: prefill}]}"
+    documents = {"pd_0_r1_prefill": lws("leaderWorkerTemplate: {size: 2}"), "pd": roles, "other": roles}
+    known.owners(**documents)
+    assert known.tree()[group][0] == f"{SLICE.replace('/pd/', '/other/')}/prefill"
+    # Where the pod leaves that named it, the gang waits for nothing that is gone.
+    known.apply(known.feed.pods(deleted(pods[1])))
+    known.owners(**documents)
+    assert known.tree()[group][0] == f"{SLICE}/prefill"
+
+
+def test_a_group_is_on_its_own_whichever_version_of_its_missing_role_set_was_read() -> None:
+    marks = {"roleset-name": "rs", "role-name": "prefill"}
+    found = []
+    for kind, version, name in (("RoleSet", "v9", "rs"), ("PodSet", "v1alpha1", "ps")):
+        owner = {"apiVersion": f"orchestration.aibrix.ai/{version}", "kind": kind, "name": name, "controller": True}
+        found.append(pod("", uid=name, name=name, ownerReferences=[owner], labels=marks))
+    known = Known()
+    known.pods(*found)
+    known.owners(ps="spec: {podGroupSize: 2}")
+    assert known.tree()["podset.orchestration.aibrix.ai/ml/ps"] == ("", 2, 0)
+
+
+@pytest.mark.parametrize("spec", ["{leaderWorkerTemplate: {size: 2}}", sub_groups(5, 2), sub_groups(4, 2)])
+@pytest.mark.parametrize("policy", ["LeaderCreated", "LeaderReady"])
+def test_the_gangs_of_running_pods_are_the_same_after_a_restart(spec: str, policy: str) -> None:
+    """Whatever the order of the pods, and before and after the objects are read."""
+    template = yaml.safe_load(spec) | {"startupPolicy": policy}
+    size = template["leaderWorkerTemplate"]["size"]
+    subgroup = "leaderworkerset.sigs.k8s.io__subgroup_index"
+    pods = []
+    for role in ("prefill", "decode"):
+        marks = {f"disaggregatedset.x-k8s.io__{key}": value for key, value in
+                 {"name": "pd", "role": role, "slice": "0"}.items()}  # fmt: skip
+        group = [of_lws(f"pd-0-r1-{role}", 0, i, **marks, **{subgroup: str(max(i - 1, 0) // 2)}) for i in range(size)]
+        pods += group
+    documents = dict.fromkeys(("pd_0_r1_prefill", "pd_0_r1_decode"), yaml.safe_dump({"spec": template}))
+    documents["pd"] = DISAGGREGATED
+    known = Known()
+    known.pods(*pods)
+    known.owners(**documents)
+    seen = []
+    for one in pods:
+        record = known.feed.decided(one.metadata.uid, "default", "n1", "")
+        annotations = one.metadata.annotations | {"dovetail.dev/bound": record}
+        spec_there = replace(one.spec, node_name="n1")
+        seen.append(replace(one, metadata=replace(one.metadata, annotations=annotations), spec=spec_there))
+    known.apply(known.feed.pods([Change("modified", one) for one in seen]))
+    for order in (seen, seen[::-1]):
+        again = Known()
+        again.pods(*order)
+        assert again.gang_of == known.gang_of
+        again.owners(**documents)
+        assert (again.gangs, again.gang_of) == (known.gangs, known.gang_of)

@@ -16,6 +16,23 @@ from tests.kube.yaml_objects import Change, pod, wire
 RAY: list[dict[str, Any]] = [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "controller": True}]
 OLD_RAY = [{**RAY[0], "apiVersion": "ray.io/v1alpha1"}]
 JOB = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}]
+STATEFUL_SET = [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "controller": True}]
+GROUP = {"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-index": "0"}
+
+
+def of_sets(kind: str, version: str = "v1alpha1", **labels: str) -> dict[str, Any]:
+    """A pod of AIBrix in the RoleSet `rs`, and in the PodSet `ps` of it."""
+    api_version, name = f"orchestration.aibrix.ai/{version}", "rs" if kind == "RoleSet" else "ps"
+    owner = {"apiVersion": api_version, "kind": kind, "name": name, "controller": True}
+    return {"ownerReferences": [owner], "labels": {key.replace("_", "-"): value for key, value in labels.items()}}
+
+
+def of_group(**more: str) -> dict[str, Any]:
+    """A pod of a LeaderWorkerSet that a DisaggregatedSet made."""
+    labels = GROUP | {f"disaggregatedset.x-k8s.io/{key}": value for key, value in more.items()}
+    return {"ownerReferences": STATEFUL_SET, "labels": labels}
+
+
 TASK = {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "ps"}
 POD_VARIANTS: list[dict[str, Any]] = [
     {},
@@ -28,11 +45,22 @@ POD_VARIANTS: list[dict[str, Any]] = [
     {"ownerReferences": RAY, "labels": {"ray.io/cluster": "r", "ray.io/group": "none"}},
     {"ownerReferences": OLD_RAY, "labels": {"ray.io/cluster": "r", "ray.io/group": "headgroup"}},
     {"ownerReferences": JOB, "labels": {"batch.kubernetes.io/job-completion-index": "0"}},
+    of_group(),
+    of_group(name="d", role="prefill"),
+    of_group(name="d", role="prefill", slice="1"),
+    of_group(name="gone", role="prefill"),
+    of_sets("RoleSet", role_name="decode"),
+    of_sets("RoleSet", "v1", role_name="decode"),
+    of_sets("PodSet", roleset_name="rs", role_name="prefill"),
 ]
 GROUP_SPECS = ["{minMember: 2}", "{minMember: 2, minTaskMember: {ps: 1, worker: 1}}", "{minMember: 0}"]
 DOCUMENTS: dict[str, Mapping[str, object]] = {
     "RayCluster": {"metadata": {"labels": {"dovetail.dev/queue": "q"}}, "spec": {}},
     "Job": {"spec": {"parallelism": 2}},
+    "LeaderWorkerSet": {"spec": {"leaderWorkerTemplate": {"size": 3}}},
+    "DisaggregatedSet": {"metadata": {"labels": {"dovetail.dev/queue": "q"}}, "spec": {"roles": [{"name": "prefill"}]}},
+    "RoleSet": {"spec": {"roles": [{"name": "prefill", "replicas": 1, "podGroupSize": 2}]}},
+    "PodSet": {"spec": {"podGroupSize": 2}},
 }
 UIDS = st.sampled_from("abc")
 STEPS = st.lists(
@@ -75,7 +103,7 @@ class Core:
 
     def answer_owners(self) -> None:
         for ref in self.feed.gangs.wanted_owners():
-            self.take(self.feed.gangs.owner(ref, DOCUMENTS[ref.resource.kind]))
+            self.take(self.feed.gangs.owner(ref, DOCUMENTS[ref.resource.kind] if ref.name != "gone" else None))
         assert self.feed.gangs.wanted_owners() == []
 
 
@@ -108,7 +136,13 @@ def test_only_the_final_objects_matter(steps: list[tuple[str, str, int]]) -> Non
     fresh = Core()
     if group is not None:
         fresh.group("added", group)
-    for uid, number in pods.items():
+    for uid, number in sorted(pods.items()):
         fresh.put(uid, number)
     fresh.answer_owners()
     assert (lived.pods, lived.gangs) == (fresh.pods, fresh.gangs)
+    nothing = Core()
+    if group is not None:
+        lived.group("deleted", 0)
+    lived.take(lived.feed.pods([Change("deleted", pod(uid=uid, name=uid)) for uid in pods]))
+    assert (lived.pods, lived.gangs) == ({}, {})
+    assert vars(lived.feed.gangs) == vars(nothing.feed.gangs)

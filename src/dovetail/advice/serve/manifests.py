@@ -32,6 +32,7 @@ Manifest = dict[str, Any]
 CLAIM = "model-weights"
 _CPUS_PER_GPU, _MOST_NAME = 8, 40
 _GIB = 1 << 30
+_PART_OF = "app.kubernetes.io/part-of"
 _PROXY = "ghcr.io/llm-d/llm-d-routing-sidecar:v0.4.0"
 _GRACE_S = 120
 _USER = 1000
@@ -69,21 +70,22 @@ def objects(option: ServingOption, wanted: WantedServing, model: ModelToServe) -
     apart = len(option.roles) > 1
     if apart and engine.name == "tensorrt-llm":
         found += _orchestrator(engine, option, model, name)
-    # Only the first pod of an instance on several nodes answers, and only the orchestrator where prefill is apart.
-    only = {"leaderworkerset.sigs.k8s.io/worker-index": "0"} if option.roles[0].nodes_each > 1 else {}
-    part = {"app.kubernetes.io/name": f"{name}-orchestrator"} if apart else {"app.kubernetes.io/part-of": name}
-    found.append(_pool(name) if engine.name == "llm-d" else _service(name, part | only))
+    # Only the orchestrator answers where TensorRT-LLM's prefill is apart.
+    part = {"app.kubernetes.io/name": f"{name}-orchestrator"} if apart else {_PART_OF: name}
+    found.append(_pool(name) if engine.name == "llm-d" else _service(name, part))
     return found
 
 
 def _name(model: str) -> str:
     short = re.sub(r"[^a-z0-9]+", "-", model.rpartition("/")[2].lower().removesuffix(".json"))
-    return short.strip("-")[:_MOST_NAME].strip("-") or "model"
+    # The name of a Service begins with a letter.
+    letter = "" if short.strip("-")[:1].isalpha() else "model-"
+    return f"{letter}{short.strip('-')}"[:_MOST_NAME].strip("-")
 
 
 def _labels(engine: Engine, name: str, model: ModelToServe, role: RolePlan) -> dict[str, str]:
     own = f"{name}{_SUFFIX[role.role]}"
-    labels = {"app.kubernetes.io/name": own, "app.kubernetes.io/part-of": name, "team": model.team}
+    labels = {"app.kubernetes.io/name": own, _PART_OF: name, "team": model.team}
     return labels | ({"llm-d.ai/role": _ROLE_LABEL[role.role]} if engine.name == "llm-d" else {})
 
 
@@ -104,7 +106,11 @@ def _role(
             "size": role.nodes_each,
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": {"metadata": {"labels": labels}, "spec": pod},
-            "workerTemplate": {"metadata": {"labels": labels}, "spec": worker},
+            # Only the first pod of an instance answers: requests go by this label.
+            "workerTemplate": {
+                "metadata": {"labels": {key: value for key, value in labels.items() if key != _PART_OF}},
+                "spec": worker,
+            },
         }
         spec: Manifest = {
             "replicas": role.replicas, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": template,
@@ -141,7 +147,7 @@ def _deployment(meta: Manifest, set_of_pods: Manifest, start_s: int) -> Manifest
 def _orchestrator(engine: Engine, option: ServingOption, model: ModelToServe, name: str) -> Iterator[Manifest]:
     """TensorRT-LLM's own router between prefill and decode, which needs no GPU."""
     own = f"{name}-orchestrator"
-    labels = {"app.kubernetes.io/name": own, "app.kubernetes.io/part-of": name, "team": model.team}
+    labels = {"app.kubernetes.io/name": own, _PART_OF: name, "team": model.team}
     meta = {"name": own, "labels": labels}
     servers = {PREFILL: "context_servers", DECODE: "generation_servers"}
     lines = [f"hostname: 0.0.0.0\nport: {commands.PORT}\n"]
@@ -274,7 +280,7 @@ def _pool(name: str) -> Manifest:
     """What llm-d's router sends requests to."""
     picker = {"group": "", "kind": "Service", "name": f"{name}-epp", "port": {"number": 9002}}
     spec = {
-        "selector": {"matchLabels": {"app.kubernetes.io/part-of": name}},
+        "selector": {"matchLabels": {_PART_OF: name}},
         "targetPorts": [{"number": commands.PORT}],
         "endpointPickerRef": {**picker, "failureMode": "FailOpen"},
     }

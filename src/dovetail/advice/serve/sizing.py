@@ -18,7 +18,6 @@ from msgspec import Struct
 from dovetail.advice.serve.roofline import Lengths, StepBatch, StepModel, prefill_s, steady, tokens_per_s
 
 UTILISATION = 0.8
-_MOST_REPLICAS = 1 << 16
 
 
 class WantedTimes(Struct, frozen=True):
@@ -140,7 +139,7 @@ def _running(model: StepModel, lengths: Lengths, rate: float, most: int, budget:
 
 
 def _replicas(rate: float, each: float) -> int:
-    return min(_MOST_REPLICAS, max(1, ceil(rate / each)))
+    return max(1, ceil(rate / each))
 
 
 def _queue(load: float) -> float:

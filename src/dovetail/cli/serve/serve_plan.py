@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +52,16 @@ class _Rate(click.ParamType[Any]):
         return found
 
 
+class _Positive(click.FloatRange):
+    """A finite number above 0; inf and nan are in a FloatRange."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not isfinite(found):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return found
+
+
 class _Offer(click.ParamType[Any]):
     """GPUs at hand: MODEL=NODESxGPUS."""
 
@@ -87,11 +98,9 @@ _with_default = partial(click.option, show_default=True)
 @click.option("--output-tokens", type=_TOKENS, help="Output tokens of a request.")
 @click.option("--lengths", metavar="FILE", help="A trace with the lengths of requests instead; - for standard input.")
 @_with_default("--ttft-ms", type=click.IntRange(1, 10**7), default=1000, help="Wanted time to the first token.")
-@_with_default(
-    "--tpot-ms", type=click.FloatRange(0, 10**6, min_open=True), default=50, help="Wanted time per further token."
-)
+@_with_default("--tpot-ms", type=_Positive(0, 10**6, min_open=True), default=50, help="Wanted time per further token.")
 @click.option("--gpus", "offers", type=_Offer(), multiple=True, help="GPUs at hand. Default: those of the price list.")
-@click.option("--price-limit", type=click.FloatRange(0, min_open=True), help="Dollars per hour at most.")
+@click.option("--price-limit", type=_Positive(0, min_open=True), help="Dollars per hour at most.")
 @click.option("--prices", metavar="FILE", help="A CSV file with your own prices. Default: the built-in table.")
 @click.option(
     "--engine", "engines", type=click.Choice([one.name for one in ENGINES]), multiple=True,

@@ -101,7 +101,7 @@ def all_reduce(span: Span, size: int = LARGE_BYTES, level: str = "") -> AllReduc
             # With more than two islands each one sends to two others.
             added = min(added, span.between_mbps if islands == 2 else span.between_mbps // 2)
         times[NVLS_TREE if islands > 1 else NVLS] = (
-            _NVLS_NS + 2 * levels * span.widest_ns + _ns(size * of, added * moves)
+            _NVLS_NS + 2 * levels * span.widest_ns + _ns(size * of, max(added, 1) * moves)
         )
     algorithm = min(times, key=times.__getitem__)
     ns = times[algorithm]

@@ -37,7 +37,7 @@ from dovetail.kube.translate.annotations import (
     WorkloadOptions,
 )
 from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many
-from dovetail.kube.translate.problems import first_of
+from dovetail.kube.translate.problems import first_of, shown
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ def _records(declared: Declared, members: Collection[WorkloadOptions]) -> list[G
     preferred = _agreed("topology-preferred", own.preferred, (w.preferred for w in members), problems)
     minimum = _agreed("gang-min", own.gang_min, (w.gang_min for w in members), problems)
     maximum = _agreed("gang-max", own.gang_max, (w.gang_max for w in members), problems)
-    parts = _needed(declared)
+    parts = _distinct(_needed(declared), declared.min_field, problems)
     gang = replace(
         gang,
         min_count=0 if parts else minimum or gang.min_count,
@@ -238,6 +238,15 @@ def _needed(declared: Declared) -> list[DeclaredPart]:
     without those that only hold others."""
     holding = {part.within for part in declared.parts if part.min_count} if declared.together else set()
     return [part for part in declared.parts if part.min_count or part.min_groups or part.name in holding]
+
+
+def _distinct(parts: list[DeclaredPart], field: str, problems: list[Problem]) -> list[DeclaredPart]:
+    """The parts, of two with one name the last one, with a Problem: both would be one sub-gang."""
+    found = {part.name: part for part in parts}
+    if len(found) < len(parts):
+        name = next(part.name for part in parts if found[part.name] is not part)
+        problems.append(Problem(field, shown(name), "is the name of two of them; each needs its own"))
+    return list(found.values())
 
 
 def _sub_gang(root: Gang, part: DeclaredPart, declared: Declared, problems: list[Problem]) -> Gang:
@@ -278,8 +287,8 @@ def _agreed(key: str, own: T, declared_values: Iterable[T], problems: list[Probl
     if own or not values:
         return own
     if len(values) > 1:
-        shown = " and ".join([str(value) for value in values[:_MOST_SHOWN]])
-        problems.append(Problem(_path(key), shown, "the pods of one gang must have the same value"))
+        some = " and ".join([str(value) for value in values[:_MOST_SHOWN]])
+        problems.append(Problem(_path(key), some, "the pods of one gang must have the same value"))
     return values[0]
 
 

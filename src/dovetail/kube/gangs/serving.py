@@ -9,7 +9,7 @@ Rules
   workers are gangs of their own. Else they start together.
 - A slice of a DisaggregatedSet, and a RoleSet of AIBrix, is a gang of gangs: it starts with one instance of each role,
   and never with decode alone. Further instances start each as a whole when there is room, also those of an update. One
-  with more than MOST_INSTANCES is no gang of gangs: its instances start each by itself.
+  with more than MOST_INSTANCES, their sub-groups counted too, is no gang of gangs: its instances start each by itself.
 - A role without a number of replicas is a Problem where its API has no default; roles with none are left out.
 - Levels that contradict each other are a Problem: sub-groups that are each to have a domain for themselves, inside one
   that is not wider.
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dovetail.core.model import Problem
 from dovetail.kube.gangs.declared import DeclaredPart
 from dovetail.kube.gangs.sizes import GangSize
-from dovetail.kube.objects.owners import DisaggregatedSet, LeaderWorkerSet, PodSet, RoleSet
+from dovetail.kube.objects.owners import DisaggregatedRole, DisaggregatedSet, LeaderWorkerSet, PodSet, RoleSet
 from dovetail.kube.translate.annotations import LEVELS, is_label_key
 from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many
 from dovetail.kube.translate.problems import first_of, shown
@@ -88,7 +88,7 @@ def _sub_groups(obj: LeaderWorkerSet, inside: tuple[str, ...], problems: list[Pr
 
 def disaggregated_set(obj: DisaggregatedSet) -> GangSize | None:
     """One slice of a DisaggregatedSet: its roles hold the groups of its LeaderWorkerSets."""
-    if sum([max(role.spec.replicas, 0) for role in obj.spec.roles]) > MOST_INSTANCES:
+    if sum([max(role.spec.replicas, 0) * _gangs_each(role) for role in obj.spec.roles]) > MOST_INSTANCES:
         return None
     field, problems = "spec.roles", list[Problem]()
     policy = obj.spec.placement_policy
@@ -97,6 +97,12 @@ def disaggregated_set(obj: DisaggregatedSet) -> GangSize | None:
         required = _label_key("spec.placementPolicy.topology", policy.topology, problems)
     roles = _roles(field, ((role.name, role.spec.replicas) for role in obj.spec.roles), problems)
     return GangSize(field, parts=roles, required=required, problem=first_of(problems))
+
+
+def _gangs_each(role: DisaggregatedRole) -> int:
+    """The gangs that each instance of a role is."""
+    group = leader_worker_set(LeaderWorkerSet(role.metadata, role.spec))
+    return len(group.parts) + (group.together or not group.parts)
 
 
 def role_set(obj: RoleSet) -> GangSize | None:

@@ -149,7 +149,7 @@ def _pod_clique_set(workload: WorkloadObject) -> Iterator[MadePods | Manifest]:
     cliques = {one.text("name"): one for one in template.items("cliques")}
     groups = [(one, _cliques_of(one, cliques)) for one in template.items("podCliqueScalingGroups")]
     replicas = workload.spec.number("replicas", 0)
-    most = sum(one.number("replicas", 1) * len(names) for one, names in groups) + len(cliques)
+    most = sum(one.number("replicas", 1) * max(1, len(names)) for one, names in groups) + len(cliques)
     at_most(workload.spec.at("replicas"), replicas * most)
     grouped = {name for _, names in groups for name in names}
     alone = [name for name in cliques if name not in grouped]

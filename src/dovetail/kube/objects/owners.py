@@ -74,6 +74,7 @@ class PlacementPolicy(Wire, frozen=True):
 
 class DisaggregatedRole(Wire, frozen=True):
     name: str = ""
+    metadata: ObjectMeta = ObjectMeta()
     spec: LeaderWorkerSetSpec = LeaderWorkerSetSpec()
 
 

@@ -6,7 +6,8 @@ Rules
   at the end of each batch. When the sub-gang of a pod becomes known, the pod is reported again.
 - A pod without a queue or user takes that of its PodGroup or workload object, else of the one that made this.
 - A gang can lie in a gang of another owner (`Membership.above`), which is read for the same pods. Until it is read the
-  gang waits for it; where it does not exist, the gang is on its own.
+  gang waits for it; where it does not exist, the gang is on its own. Pods that disagree lie in the first by id, so
+  that their order decides nothing.
 - An owner is requested once. It is requested again when pods of its gang appear or disappear while some are unbound:
   controllers change the number of pods in their object before they change the pods; and when one of its pods is held or
   released. A pod without a gang does not wait for its owner, which is requested again only where it held its pods. A
@@ -16,6 +17,7 @@ No input or output here: the driver fetches the requested owners.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -42,6 +44,10 @@ class GangRef(Struct, frozen=True):
     name: str
 
 
+def _place(above: Membership) -> tuple[str, str]:
+    return above.id, above.part
+
+
 class GangRecords:
     """The gangs of the pods in `pods`, by uid, which the caller keeps. Methods that take changes return their events,
     in order; the others only note in `unsettled` what the caller has to `settle`."""
@@ -59,9 +65,9 @@ class GangRecords:
         # owner, the fetched objects, and the owners to fetch, unless none of their pods waits (see wanted_owners).
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
-        # Where gangs lie, and which of them by the gang that they lie in.
-        self._above: dict[str, Membership] = {}
-        self._below: dict[str, dict[str, None]] = {}
+        # Where gangs lie by each of their pods, sorted; and by the gang that they lie in, which ones by how many pods.
+        self._above: dict[str, list[Membership]] = {}
+        self._below: dict[str, dict[str, int]] = {}
         self._read: dict[OwnerRef, owners.OwnerRead] = {}
         self.stale: dict[OwnerRef, None] = {}
 
@@ -80,8 +86,9 @@ class GangRecords:
         """A pod became a member."""
         unsettled[member.id] = None
         if member.above is not None:
-            lies_in = self._above.setdefault(member.id, member.above)
-            self._below.setdefault(lies_in.id, {})[member.id] = None
+            insort(self._above.setdefault(member.id, []), member.above, key=_place)
+            below = self._below.setdefault(member.above.id, {})
+            below[member.id] = below.get(member.id, 0) + 1
             self.join(uid, member.above, unsettled)
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
@@ -107,6 +114,7 @@ class GangRecords:
         """A pod is no member any more."""
         unsettled[member.id] = None
         if member.above is not None:
+            self._no_more_in(member.id, member.above)
             self.leave(uid, member.above, unsettled)
         members = self._members[member.id]
         members.drop(uid)
@@ -117,10 +125,6 @@ class GangRecords:
             return
         del self._members[member.id]
         self._settled.pop(member.id, None)
-        if (above := self._above.pop(member.id, None)) is not None:
-            del self._below[above.id][member.id]
-            if not self._below[above.id]:
-                del self._below[above.id]
         if member.id not in self._objects:
             self._declared.pop(member.id, None)
         if owner is not None:
@@ -128,6 +132,18 @@ class GangRecords:
             if not self._owned[owner]:
                 for books in (self._owned, self._read, self.stale):
                     books.pop(owner, None)
+
+    def _no_more_in(self, declared_id: str, above: Membership) -> None:
+        """One pod less has the gang there."""
+        places, below = self._above[declared_id], self._below[above.id]
+        del places[bisect_left(places, _place(above), key=_place)]
+        below[declared_id] -= 1
+        if not places:
+            del self._above[declared_id]
+        if not below[declared_id]:
+            del below[declared_id]
+        if not below:
+            del self._below[above.id]
 
     def add_to(self, pod: KnownPod) -> bool:
         """Update the values that come from the pod's gang; whether that changed the pod."""
@@ -163,13 +179,13 @@ class GangRecords:
 
     def _parent(self, declared_id: str) -> str:
         """The gang that this one lies in; "" for none. Of an owner that is not read yet no gang is known."""
-        above = self._above.get(declared_id)
-        if above is None:
+        if declared_id not in self._above:
             return ""
+        above = self._above[declared_id][0]
         declared = self._declared.get(above.id)
         if declared is not None:
             return declared.gang_of(above.part)
-        return "" if above.owner in self._read else above.id
+        return "" if self._owner_of[above.id] in self._read else above.id
 
     def pod_groups(self, dialect: Dialect[T], changes: Iterable[AnyChange[T]]) -> list[ev.Event]:
         """Changes of a dialect's objects, in any served version."""
@@ -200,13 +216,16 @@ class GangRecords:
         if ref not in self._owned:
             return []
         self.stale.pop(ref, None)
+        first = ref not in self._read
         self._read[ref] = owners.read(ref, document)
         events: list[ev.Event] = []
         for member in self._owned[ref].values():
+            before = self._declared.get(member.id)
             self._declare(member, ref)
             events += self.settle(member.id)
-            for below in self._below.get(member.id, ()):
-                events += self.settle(below)
+            if first or self._declared.get(member.id) != before:
+                for below in self._below.get(member.id, ()):
+                    events += self.settle(below)
         return events
 
     def _declare(self, member: Membership, owner: OwnerRef) -> None:

@@ -6,8 +6,10 @@ claim has those of its storage class: the allowed zones, and immediate binding, 
 is placed. Immediate binding is reported only for provisioners with single-zone volumes. Claims, volumes and classes
 that are not among the objects are not checked.
 
-A mount names a volume of the pod, or a claim template of an object above the pod. Containers without an image are a
-patch of what has the volumes, and not checked, nor are pods that a runtime or an operator completes.
+A mount names a volume of the pod, or a claim template of an object above the pod (JobSet has them in
+`volumeClaimPolicies`, and adds the volumes: jobset_types.go of kubernetes-sigs/jobset). Not checked are containers
+without an image, a patch of what has the volumes; pods that a runtime or an operator completes; and templates that
+another workflow of Argo calls, as they get its volumes (workflow/controller/workflowpod.go of argoproj/argo-workflows).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ _ZONAL = {
 }
 """Provisioners with single-zone volumes, and the text in a parameter that makes them multi-zone."""
 _SIMILARITY = 0.6
+_WORKFLOW_TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
 
 
 def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -50,13 +53,15 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
-    if pod.partial or not all(container.at("image").text for container in pod.all_containers):
+    if pod.partial or not all(container.at("image").text for container in pod.all_containers) or _called(pod.whole):
         return
     volumes = {volume.at("name").text for volume in pod.spec.at("volumes").each()}
     above = pod.field.path[len(pod.whole.path) :]
     for depth in range(len(above) + 1):
-        templates = pod.whole.at(*above[:depth]).at("volumeClaimTemplates")
-        volumes |= {claim.at("metadata", "name").text for claim in templates.each()}
+        at = pod.whole.at(*above[:depth])
+        policies = at.at("volumeClaimPolicies").each()
+        for claims in (at.at("volumeClaimTemplates"), *[one.at("templates") for one in policies]):
+            volumes |= {claim.at("metadata", "name").text for claim in claims.each()}
     for container in pod.all_containers:
         for mount in (*container.at("volumeMounts").each(), *container.at("volumeDevices").each()):
             name = mount.at("name")
@@ -64,6 +69,13 @@ def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
                 near = nearest(name.text, sorted(volumes - {""}), _SIMILARITY)
                 meant = f"did you mean {near}?" if near else "add it to volumes, or remove the mount"
                 yield RuleMatch(name, f"the pod has no volume {name.text}: {meant}")
+
+
+def _called(whole: Field) -> bool:
+    """Whether the volumes of an Argo workflow can be those of another object: the one that calls its templates, or the
+    one that they are in."""
+    spec = whole.at("spec", "workflowSpec") or whole.at("spec")
+    return whole.at("kind").text in _WORKFLOW_TEMPLATES or bool(spec.at("workflowTemplateRef"))
 
 
 def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
