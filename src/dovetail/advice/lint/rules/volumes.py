@@ -53,22 +53,34 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
-    if pod.partial or not all(container.at("image").text for container in pod.all_containers) or _called(pod.whole):
-        return
     volumes = {volume.at("name").text for volume in pod.spec.at("volumes").each()}
+    missing = [
+        name
+        for container in pod.all_containers
+        for key in ("volumeMounts", "volumeDevices")
+        for mount in container.at(key).each()
+        if (name := mount.at("name")).text and name.text not in volumes
+    ]
+    if not missing or pod.partial or _called(pod.whole):
+        return
+    if not all(container.at("image").text for container in pod.all_containers):
+        return
+    volumes |= set(_claim_templates(pod))
+    for name in missing:
+        if name.text not in volumes:
+            near = nearest(name.text, sorted(volumes - {""}), _SIMILARITY)
+            meant = f"did you mean {near}?" if near else "add it to volumes, or remove the mount"
+            yield RuleMatch(name, f"the pod has no volume {name.text}: {meant}")
+
+
+def _claim_templates(pod: Template) -> Iterator[str]:
+    """The names of the claims that the objects above the pod make for it."""
     above = pod.field.path[len(pod.whole.path) :]
     for depth in range(len(above) + 1):
         at = pod.whole.at(*above[:depth])
         policies = at.at("volumeClaimPolicies").each()
         for claims in (at.at("volumeClaimTemplates"), *[one.at("templates") for one in policies]):
-            volumes |= {claim.at("metadata", "name").text for claim in claims.each()}
-    for container in pod.all_containers:
-        for mount in (*container.at("volumeMounts").each(), *container.at("volumeDevices").each()):
-            name = mount.at("name")
-            if name.text and name.text not in volumes:
-                near = nearest(name.text, sorted(volumes - {""}), _SIMILARITY)
-                meant = f"did you mean {near}?" if near else "add it to volumes, or remove the mount"
-                yield RuleMatch(name, f"the pod has no volume {name.text}: {meant}")
+            yield from (claim.at("metadata", "name").text for claim in claims.each())
 
 
 def _called(whole: Field) -> bool:
