@@ -212,6 +212,9 @@ def test_storm_services_start_with_an_instance_of_each_role(tmp_path: Path) -> N
         (pod_cliques(replicas=10**5, scaled=10**5), "spec.replicas"),
         (obj("grove.io/v1alpha1", "PodCliqueSet", {"replicas": 10**5, "template": {
             "podCliqueScalingGroups": [{"name": "none", "cliqueNames": [], "replicas": 10**5}]}}), "spec.replicas"),
+        (obj("orchestration.aibrix.ai/v1alpha1", "StormService", {"replicas": 10**5, "template": {"spec": {"roles": [
+            {"name": "a", "replicas": 10**4, "podGroupSize": 10, "template": template()}]}}}),
+         "spec.template.spec.roles[0].replicas"),
         (obj("orchestration.aibrix.ai/v1alpha1", "StormService",
              {"replicas": 10**5, "template": {"spec": {"roles": [{}, {}]}}}), "spec.replicas"),
     ],

@@ -154,12 +154,14 @@ def _made(document: Document, room: int) -> list[Document]:
         return []
     namespace = _called(value)[0].partition("/")[0]
     workload = WorkloadObject(name, namespace, value["apiVersion"], value["kind"], whole, spec)
-    parts = list(_MAKERS[group_kind(value)](workload))
+    parts: list[MadePods | Manifest] = []
     total = 0
-    for part in parts:
+    for part in _MAKERS[group_kind(value)](workload):
+        # Before the next one is made: a set of sets can have any number of them.
         if isinstance(part, MadePods) and (total := total + part.count) > room:
             left = f"{room} are left of the {MOST_PODS} that all workloads of an input may make"
             raise WrongField(part.field, f"makes {total} pods, and {left}")
+        parts.append(part)
     own = replace(document, maker=_shown(value))
     return [
         one
