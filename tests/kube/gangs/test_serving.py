@@ -169,7 +169,10 @@ def test_a_leader_that_comes_first_with_sub_groups_keeps_all_levels() -> None:
 @pytest.mark.parametrize(
     ("document", "field", "rule"),
     [
-        (lws(sub_groups(6, 4)), SUB_GROUP_SIZE, "must divide size or size - 1"),
+        (lws(sub_groups(6, 4)), SUB_GROUP_SIZE,
+         "must divide size or size - 1, and size is 6; nearest valid value: 3"),
+        (lws(sub_groups(1001, 6)), SUB_GROUP_SIZE, "nearest valid value: 20"),
+        (lws(sub_groups(10**20, 10**30)), SUB_GROUP_SIZE, f"nearest valid value: {10**20}"),
         (lws(sub_groups(8, 4, subGroupPolicyType="LeaderExcluded")),
          SUB_GROUP_SIZE, "must divide size - 1"),
         (lws(sub_groups(8, 0)), SUB_GROUP_SIZE, "must divide"),

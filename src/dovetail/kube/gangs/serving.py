@@ -37,6 +37,7 @@ FIRST_SUBGROUP = "subgroup-0"
 """The sub-group of the leader and the workers whose label has 0."""
 MOST_INSTANCES = 120
 """Gangs that lie in one declared thing. In an update there are twice as many: the core takes MOST_GANGS of them."""
+_FAR = 256
 _WIDEST_FIRST = tuple(LEVELS.values())
 
 
@@ -64,8 +65,9 @@ def _sub_groups(obj: LeaderWorkerSet, inside: tuple[str, ...], problems: list[Pr
     apart = policy is not None and policy.sub_group_policy_type == "LeaderExcluded"
     # The leader comes on top of the first sub-group where the workers alone can be divided.
     extra = each > 0 and (size - 1) % each == 0
-    if not (0 < each <= size) or not (extra or (size % each == 0 and not apart)):
-        rule = f"must divide {'' if apart else 'size or '}size - 1, and size is {size}; nearest valid value: {size - 1}"
+    if not _divides(each, size, apart):
+        near = _nearest_size(each, size, apart)
+        rule = f"must divide {'' if apart else 'size or '}size - 1, and size is {size}; nearest valid value: {near}"
         problems.append(Problem(field, str(each), rule))
         return ()
     count = (size - 1 if extra else size) // each
@@ -84,6 +86,19 @@ def _sub_groups(obj: LeaderWorkerSet, inside: tuple[str, ...], problems: list[Pr
     ]
     holding = (DeclaredPart(first, required=levels),) if first else ()
     return (DeclaredPart(LEADER, 1, 1, within=first), *holding, *parts)
+
+
+def _divides(each: int, size: int, apart: bool) -> bool:
+    """Whether sub-groups can have so many pods: with the leader on top of the first one, or as one of it."""
+    return 0 < each <= size and ((size - 1) % each == 0 or (size % each == 0 and not apart))
+
+
+def _nearest_size(each: int, size: int, apart: bool) -> int:
+    """The size of sub-groups that is nearest to `each`, of not too many; of those far away the largest."""
+    least = -(-(size - 1) // MOST_SUBGANGS)
+    start = min(max(each, least), size)
+    near = (one for far in range(_FAR) for one in (start - far, start + far))
+    return next((one for one in near if one >= least and _divides(one, size, apart)), size - 1)
 
 
 def disaggregated_set(obj: DisaggregatedSet) -> GangSize | None:
