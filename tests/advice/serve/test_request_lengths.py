@@ -34,6 +34,8 @@ def test_the_95th_percentile() -> None:
         ("input,output\n-3,5\n", "t:2: input is '-3'"),
         ("input,output\n1.5,5\n", "t:2: input is '1.5'"),
         ("input,output\n99999999999,5\n", "t:2: input is '99999999999'"),
+        (f"input,output\n{'9' * 5000},5\n", "t:2: input is '9999"),
+        (f"input,output\n{'9' * 200_000},5\n", "t:2: field larger than field limit"),
         ("input,output\n", "t: no request in it"),
         ("", "t: none of the pairs of columns"),
         ("prompt,answer\n1,2\n", "t: none of the pairs of columns that are known: ContextTokens and GeneratedTokens"),

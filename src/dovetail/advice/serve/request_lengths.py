@@ -18,9 +18,11 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
+from dovetail.kube.translate.problems import shown
 
 NAMES = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"), ("input", "output"))
 MOST_TOKENS = 1 << 24
+_MOST_DIGITS = 20
 
 
 class LengthsError(ValueError):
@@ -57,9 +59,12 @@ def read_lengths(text: str, file: str) -> RequestLengths:
 
 def _of_csv(text: str, file: str) -> Iterator[tuple[int, int]]:
     rows = csv.DictReader(text.splitlines())
-    names = _names(rows.fieldnames or (), file)
-    for row in rows:
-        yield _pair(row, names, f"{file}:{rows.line_num}")
+    try:
+        names = _names(rows.fieldnames or (), file)
+        for row in rows:
+            yield _pair(row, names, f"{file}:{rows.line_num}")
+    except csv.Error as error:
+        raise LengthsError(f"{file}:{rows.line_num + 1}: {error}") from error
 
 
 def _of_json(text: str, file: str) -> Iterator[tuple[int, int]]:
@@ -89,8 +94,9 @@ def _pair(row: Mapping[str, Any], names: tuple[str, str], where: str) -> tuple[i
 
 
 def _tokens(value: object, name: str, where: str) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+    number = int(str(value)) if digits else value
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MOST_TOKENS:
-        what = "is missing" if value in (None, "") else f"is {value!r}"
+        what = "is missing" if value in (None, "") else f"is {shown(repr(value))}"
         raise LengthsError(f"{where}: {name} {what}; each request needs a number from 1 to {MOST_TOKENS}")
     return number
