@@ -40,7 +40,9 @@ def test_what_would_show_too_much_is_refused(arguments: list[str], message: str)
 @contextmanager
 def serving(*arguments: str) -> Iterator[str]:
     """The address that a command prints; it is ended by a signal, and then ends well."""
-    argv = [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments]
+    # A shell that starts the tests in the background has them ignore Ctrl-C.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    argv = [sys.executable, "-c", f"{heard}; from dovetail.cli import main; main()", *arguments]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
