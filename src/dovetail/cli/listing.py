@@ -28,6 +28,7 @@ from dovetail.cli.answer_form import FORM_HELP, JSON, YAML, AnswerForm, metavar,
 from dovetail.cli.answer_form import TABLE as _PLAIN
 from dovetail.cli.console import Console, Table, TableColumn
 from dovetail.cli.output import foreign, printable
+from dovetail.views.csv_text import csv_text
 
 if TYPE_CHECKING:
     from dovetail.core.model import Requirement
@@ -37,7 +38,6 @@ Value: TypeAlias = str | int | float | datetime | None
 _WIDE, _CSV, _NAME = "wide", "csv", "name"
 _OUTPUTS = (_PLAIN, _WIDE, JSON, YAML, _NAME, _CSV)
 _NOTHING, _GONE = "-", "Gone"
-_FORMULAS = ("=", "+", "-", "@")
 
 
 class Shown(Struct, frozen=True):
@@ -290,7 +290,7 @@ def _absolute(value: Value) -> str:
 def csv_cell(value: Value) -> str:
     """A cell of csv. A text that a spreadsheet would run as a formula has a ' before it."""
     text = _absolute(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULAS) else text
+    return csv_text(text) if isinstance(value, str) else text
 
 
 def time_of(at_ms: int) -> datetime | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -30,6 +29,7 @@ from dovetail.dashboard.page_types import (
     TeamsPage,
 )
 from dovetail.kube.api.resources import Resource
+from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.views import (
     CAPACITIES,
     EXPLANATIONS,
@@ -184,14 +184,10 @@ def _job_query(asked: JobFilter) -> dict[str, str]:
 def _listed(row: JobRow) -> ListedJob:
     return ListedJob(
         row.job, row.kind, row.user, row.queue, row.state, row.gpus, row.gpus_milli, row.pods, row.placed, row.nodes,
-        row.reason, row.message, row.when, row.priority, row.lease, _ms(row.submitted), *_time(row.start),
+        row.reason, row.message, row.when, row.priority, row.lease, epoch_ms(row.submitted), *_time(row.start),
         *_time(row.end),
     )  # fmt: skip
 
 
 def _time(time: JobTime | None) -> tuple[int, str]:
-    return (_ms(time.at), time.sure) if time is not None else (0, "")
-
-
-def _ms(at: datetime | None) -> int:
-    return round(at.timestamp() * 1000) if at is not None else 0
+    return (epoch_ms(time.at), time.sure) if time is not None else (0, "")

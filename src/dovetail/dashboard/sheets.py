@@ -17,17 +17,17 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.dashboard.page_types import AnyPage
+from dovetail.views.csv_text import csv_text
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LEVEL = 5
 
 
 class SheetDocument(Struct, frozen=True, rename="camel"):
-    """A page in JSON: what it shows, and the time that it is about."""
+    """A page in JSON: what it shows, encoded, and the time that it is about."""
 
     as_of_ms: int
-    page: AnyPage | None = None
-    error: str = ""
+    page: msgspec.Raw
+    error: str
 
 
 class Sheet:
@@ -37,13 +37,14 @@ class Sheet:
         self.version = version
         self.page = page
         self.status = status
-        self.compared = msgspec.json.encode((page, error))
+        self.compared = msgspec.json.encode(page), error
         """What a viewer sees, without its time."""
-        self._document = SheetDocument(as_of_ms, page, error)
+        self._as_of_ms = as_of_ms
 
     @cached_property
     def json(self) -> bytes:
-        return msgspec.json.encode(self._document)
+        page, error = self.compared
+        return msgspec.json.encode(SheetDocument(self._as_of_ms, msgspec.Raw(page), error))
 
     @cached_property
     def packed(self) -> bytes:
@@ -78,4 +79,4 @@ def _cell(value: object) -> str:
             return msgspec.json.encode(value).decode()
         value = " ".join(map(str, value))
     text = str(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
+    return csv_text(text) if isinstance(value, str) else text
