@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail scheduler --consolidate` beside a real kube-controller-manager: Jobs and Deployments make anew what is
-moved, the disruption controller works out what may be evicted, and the API server refuses what may not.
+"""`dovetail scheduler` beside a real kube-controller-manager: with `--consolidate` Jobs and Deployments make anew what
+is moved, the disruption controller works out what may be evicted, and the API server refuses what may not. Of a
+Deployment that is scaled down the pods end first that free a node.
 
 No kubelet runs: `kubelets` do for the pods of a test what kubelets would.
 """
@@ -18,6 +19,7 @@ import pytest
 
 from dovetail.core.policy import Policy
 from dovetail.kube.api.errors import ApiError, NotFound
+from dovetail.scheduler import deletion_costs
 from tests.live.conftest import NAMESPACE, Cluster, Document, eventually, stays
 
 ON_THE_PLANE = pytest.mark.parametrize(
@@ -210,4 +212,34 @@ async def test_nothing_goes_to_and_fro(cluster: Cluster) -> None:
             assert len(await cluster.events("Moved")) == 1
             await cluster.delete(cluster.pods_path(big))
             await eventually(lambda: alive(cluster), lambda now: len(now) == 4)
+        await remove(cluster)
+
+
+@ON_THE_PLANE
+async def test_a_deployment_is_scaled_down_from_the_pod_that_frees_a_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of three replicas is alone on its node. Without the cost another would end."""
+    monkeypatch.setattr(deletion_costs, "LOOK_EVERY_S", 0.2)
+    path, document = workload(cluster, "Deployment", "web", 2)
+    async with kubelets(cluster), cluster.scheduler():
+        nodes = [await cluster.node("n0", gpus=2)]
+        await cluster.create(path, document)
+        (first,) = await eventually(cluster.bound, lambda bound: len(bound) == 1)
+        nodes.append(await cluster.node("n1", gpus=8))
+        await cluster.pod("beside", 2)
+        await cluster.patch(f"{path}/web", {"spec": {"replicas": 3}})
+        await eventually(cluster.bound, lambda bound: len(of(bound, "web")) == 2 and len(bound) == 4)
+
+        async def marks() -> dict[str, str]:
+            return (await cluster.get(cluster.pods_path(first)))["metadata"]["annotations"]
+
+        found = await eventually(marks, lambda found: "dovetail.dev/deletion-cost" in found)
+        cost = found["controller.kubernetes.io/pod-deletion-cost"]
+        assert found["dovetail.dev/deletion-cost"].startswith(
+            f"{cost}: its end leaves node {nodes[0]} with 2 GPUs to others; at "
+        )
+        await cluster.patch(f"{path}/web", {"spec": {"replicas": 2}})
+        bound = await eventually(lambda: alive(cluster), lambda bound: len(bound) == 3)
+        assert first not in bound and "beside" in bound
         await remove(cluster)

@@ -107,6 +107,12 @@ def _default_recording() -> Path | None:
     is_flag=True,
     help="Let the agents repartition idle MIG GPUs for pods that wait for an instance that no GPU has.",
 )
+@click.option(
+    "--deletion-costs/--no-deletion-costs",
+    default=True,
+    show_default=True,
+    help="Write on GPU pods of ReplicaSets which of them a scale-down should delete first, to free whole nodes.",
+)
 @address_option(
     "--views",
     "",
@@ -135,6 +141,7 @@ def command(
     no_recording: bool,
     recording_mib: int,
     divide_mig: bool,
+    deletion_costs: bool,
     views: str,
     watchdog_s: float,
     log_level: str,
@@ -177,6 +184,7 @@ def command(
         recording=None if no_recording else recording or _default_recording(),
         recording_mib=recording_mib,
         divide_mig=divide_mig,
+        deletion_costs=deletion_costs,
         views=views,
     )
     config = config_of(kubeconfig, context)

@@ -35,6 +35,7 @@ from dovetail.playground.pod_templates import is_active, is_ready, number, part,
 DEPLOYMENTS, REPLICA_SETS = "deployments.apps", "replicasets.apps"
 _REPLICA_SETS = next(resource for resource in BUILT_IN if resource.plural == "replicasets")
 _HASH = "pod-template-hash"
+_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _REVISION = "deployment.kubernetes.io/revision"
 
 
@@ -157,9 +158,8 @@ class Deployments:
             except Failure as refused:
                 failure = str(refused)
                 break
-        for pod in sorted(active, key=lambda p: (is_ready(p), bool(text_at(p, "spec.nodeName")), key_of(p)))[:-missing]:
-            if missing < 0:
-                self._deletions.delete(PODS, key_of(pod), {})
+        for pod in sorted(active, key=_first_to_delete)[:-missing] if missing < 0 else ():
+            self._deletions.delete(PODS, key_of(pod), {})
         active = [pod for pod in self._own_pods(one) if is_active(pod)]
         one = self._store.get(REPLICA_SETS, *key_of(one)) or one
         ready = sum(map(is_ready, active))
@@ -196,6 +196,14 @@ class Deployments:
             counted = with_status(counted, conditions=rest)
         if counted != one:
             self._store.put_raw(DEPLOYMENTS, counted)
+
+
+def _first_to_delete(pod: Object) -> tuple[bool, bool, int, Key]:
+    """The order in which pods are deleted. Of pods that are ready, the real controller also looks at how many are on
+    one node, and at their ages. Source: ActivePodsWithRanks in k8s.io/kubernetes pkg/controller/controller_utils.go."""
+    cost = object_at(pod, "metadata.annotations").get(_DELETION_COST, "0")
+    known = int(cost) if cost.removeprefix("-").isdecimal() else 0
+    return bool(text_at(pod, "spec.nodeName")), is_ready(pod), known, key_of(pod)
 
 
 def _replicas(one: Object) -> int:

@@ -49,6 +49,9 @@ CHANGED_RECORDS = Gauge("dovetail_changed_records", "Pods whose record is not wh
 FENCES = Counter(
     "dovetail_fences_total", "Fences for pods on nodes whose kubelet aligns, by how they ended", ["result"]
 )
+DELETION_COSTS = Counter(
+    "dovetail_deletion_costs_total", "Writes of what the deletion of a pod costs, by how they ended", ["result"]
+)
 LAYOUTS = Counter("dovetail_mig_layouts_total", "Layouts of MIG cards that agents were asked for")
 REPORTS_QUEUED = Gauge("dovetail_reports_queued", "Conditions and events that are not written yet")
 REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writing them ended", ["kind", "result"])

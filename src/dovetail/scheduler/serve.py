@@ -34,6 +34,7 @@ from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.deletion_costs import DeletionCosts
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
@@ -63,8 +64,9 @@ class SchedulerOptions(Struct, frozen=True):
     """The options of `dovetail scheduler`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory of the
     recording, None for none, and `recording_mib` its maximum size. `divide_mig`: agents repartition idle MIG GPUs on
-    request. `authorize_metrics`: a request for the metrics needs a token that the API server authorizes. `views` is
-    HOST:PORT at which a process of its own answers views, "" for none."""
+    request. `deletion_costs`: pods of ReplicaSets get a cost by which some of them end first. `authorize_metrics`: a request
+    for the metrics needs a token that the API server authorizes. `views` is HOST:PORT at which a process of its own
+    answers views, "" for none."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
@@ -76,6 +78,7 @@ class SchedulerOptions(Struct, frozen=True):
     recording: Path | None = None
     recording_mib: int = 512
     divide_mig: bool = False
+    deletion_costs: bool = True
     authorize_metrics: bool = False
     views: str = ""
 
@@ -148,6 +151,11 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                     tasks.create_task(money.run())
                     if divider is not None:
                         tasks.create_task(divider.run())
+                    if options.deletion_costs:
+                        costs = DeletionCosts(
+                            client, clock, mirror, state=lambda: driver.state, may_write=lambda: driver.decides
+                        )
+                        tasks.create_task(costs.run())
                     if feed is not None:
                         objects = ViewObjects(client, mirror, feed, options.scheduler_name)
                         starter = ViewStarter(feed, lambda: driver.decides, mirror.changed.set, objects.report_all)

@@ -16,7 +16,7 @@ from dovetail.core.decisions import Bind
 from dovetail.core.dra.extended import ExtendedUse
 from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
 from dovetail.kube.nodes.instances import shown
-from dovetail.kube.translate.annotations import BOUND, DECISION, DEVICES, RANK
+from dovetail.kube.translate.annotations import BOUND, DECISION, DELETION_COST, DEVICES, POD_DELETION_COST, RANK
 from dovetail.kube.translate.translator import PodRef
 
 REPORTER = "dovetail"
@@ -94,6 +94,14 @@ def nomination(uid: str, node: str | None, decision: str = "") -> bytes:
     clears the node. It fails if the uid differs."""
     annotations = {"annotations": {DECISION: decision}} if decision else {}
     return _encode({"metadata": {"uid": uid} | annotations, "status": {"nominatedNodeName": node}})
+
+
+def deletion_cost(uid: str, version: str, cost: int | None, why: str) -> bytes:
+    """A strategic merge patch of a pod: what its deletion costs, and why that is so; None removes both. It fails if the
+    pod has changed since `version`: its user may have written a cost meanwhile."""
+    value, reason = (None, None) if cost is None else (str(cost), f"{cost}: {why}")
+    annotations = {POD_DELETION_COST: value, DELETION_COST: reason}
+    return _encode({"metadata": {"uid": uid, "resourceVersion": version, "annotations": annotations}})
 
 
 def extended_claim(uid: str, claim: str, uses: Iterable[ExtendedUse]) -> bytes:

@@ -47,8 +47,11 @@ RANK = PREFIX + "rank"
 BOUND = PREFIX + "bound"
 IDLE_NOTICED = PREFIX + "idle-noticed"
 IDLE_STOPPED = PREFIX + "idle-stopped"
+DELETION_COST = PREFIX + "deletion-cost"
+POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""The pods with the lowest are the first that a ReplicaSet deletes; 0 without it."""
 WRITTEN_BY_US = frozenset(
-    key.removeprefix(PREFIX) for key in (BOUND, DECISION, DEVICES, IDLE_NOTICED, IDLE_STOPPED, RANK)
+    key.removeprefix(PREFIX) for key in (BOUND, DECISION, DELETION_COST, DEVICES, IDLE_NOTICED, IDLE_STOPPED, RANK)
 )
 LEVELS = {
     "region": "topology.kubernetes.io/region",

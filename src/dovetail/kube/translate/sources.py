@@ -32,7 +32,7 @@ from dovetail.kube.objects.queues import Queue
 from dovetail.kube.objects.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.objects.topology import GPUNode, NodeResourceTopology
 from dovetail.kube.translate import standalone
-from dovetail.kube.translate.annotations import LONGEST, MOST_KEYS, PREFIX
+from dovetail.kube.translate.annotations import LONGEST, MOST_KEYS, POD_DELETION_COST, PREFIX
 from dovetail.kube.translate.claims import MOST_RESULTS
 from dovetail.kube.translate.lease_records import HEARTBEAT
 from dovetail.kube.translate.limits import MOST_EXPRESSIONS
@@ -160,12 +160,14 @@ def claim_outline(claim: ResourceClaim) -> ResourceClaim:
 
 
 def outline(pod: Pod) -> Pod:
-    """The parts of a pod that are read after its translation: its identity and its `dovetail.dev/` annotations. The
-    rest is most of its size, 3 KiB for a pod of one container, and most of the memory in a cluster with many finished
-    pods."""
+    """The parts of a pod that are read after its translation: its identity, its `dovetail.dev/` annotations, and what
+    its deletion costs. The rest is most of its size, 3 KiB for a pod of one container, and most of the memory in a
+    cluster with many finished pods."""
     meta = pod.metadata
     ours = [item for item in meta.annotations.items() if item[0].startswith(PREFIX) and len(item[1]) <= LONGEST]
     kept = dict(ours[:MOST_KEYS])
+    if cost := meta.annotations.get(POD_DELETION_COST, ""):
+        kept[POD_DELETION_COST] = cost[:LONGEST]
     known = ObjectMeta(
         meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp, None, {}, kept
     )
