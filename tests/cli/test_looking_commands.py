@@ -284,3 +284,27 @@ async def test_a_live_cluster_is_read_the_same_way(tmp_path: Path) -> None:
         assert {one["effect"] for one in json.loads(result.stdout)["jobs"]} == {"never starts"}
     finally:
         await playground.stop()
+
+
+@pytest.mark.parametrize(
+    ("at", "now", "change", "after"),
+    [
+        ("2026-10-23T12:00:00Z", 6, "2026-10-23 18:00:00.000 UTC", 2),
+        ("2026-10-24T12:00:00Z", 2, "2026-10-26 07:00:00.000 UTC", 6),
+    ],
+)
+def test_the_next_guarantee_of_a_calendar_is_shown_with_its_time(
+    tmp_path: Path, at: str, now: int, change: str, after: int
+) -> None:
+    """Between the two changes the clocks of Berlin go back."""
+    by_day = {"days": ["Mon", "Tue", "Wed", "Thu", "Fri"], "start": "08:00", "end": "20:00", "guarantee": {"gpu": 6}}
+    calendar = {"timeZone": "Europe/Berlin", "windows": [by_day]}
+    queue = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "serving"}}
+    (tmp_path / "queue.yaml").write_text(yaml.safe_dump(queue | {"spec": {"guarantee": {"gpu": 2}, "calendar": calendar}}))
+    asked = ["-f", str(tmp_path / "queue.yaml"), "--at", at]
+    shown = CliRunner().invoke(cli, ["share", *asked])
+    assert shown.exit_code == 0, shown.output
+    assert f"serving: the guarantee changes at {change} to {after} gpu" in shown.output
+    shown = CliRunner().invoke(cli, ["why", "queue/serving", *asked])
+    assert f"guarantee {now} gpu;" in shown.output
+    assert f"at {change}, to {after} gpu." in shown.output

@@ -14,7 +14,7 @@ from dovetail.cli.console import Console, Table
 from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_queues
-from dovetail.cli.output import gpus
+from dovetail.cli.output import gpus, moment
 from dovetail.core.queues.amounts import GPU, Amounts
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = Fals
         allocated, due, guarantee = listed(one.allocated), listed(one.due), listed(one.guarantee)
         console.print(f"{one.queue}: allocated {allocated}; fair share {due}; guarantee {guarantee}; limit {limit}")
     for one in answer:
+        if one.changes_ms:
+            next_guarantee = listed(one.next_guarantee)
+            console.print(f"{one.queue}: the guarantee changes at {moment(one.changes_ms)} to {next_guarantee}")
         if one.problem:
             message = f"[yellow]attention:[/yellow] queue {one.queue}: {escape(one.problem)}"
             console.print(message)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.markup import escape
-from dovetail.cli.output import count, foreign, span, start
+from dovetail.cli.output import count, foreign, moment, span, start
 from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.queues.amounts import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
@@ -145,6 +145,9 @@ def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
         f"guarantee {listed(own.guarantee)}; limit {listed(own.limit) if own.limit else 'none'}.",
         highlight=False,
     )
+    if own.changes_ms:
+        after = f"in {span(own.changes_ms - now_ms)}, at {moment(own.changes_ms)}"
+        console.print(f"Its calendar changes the guarantee {after}, to {listed(own.next_guarantee)}.", highlight=False)
     if own.problem:
         console.print(f"[yellow]attention:[/yellow] {escape(own.problem)}")
     if answer.below:

@@ -18,6 +18,7 @@ from dovetail.core import events as ev
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.model import Pod
 from dovetail.core.preemption import draining
+from dovetail.core.queues.calendars import at_time
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.core.state import State
 from dovetail.core.workloads.index import startable
@@ -190,7 +191,7 @@ def _bind_failed(state: State, event: ev.BindFailed) -> None:
 def _put_queue(state: State, event: ev.QueueChanged) -> None:
     old = state.shares.tree.written.get(event.queue.name)
     state.shares.put_queue(event.queue)
-    if old is None or replace(old, usage=None) != replace(event.queue, usage=None):
+    if old is None or replace(old, usage=None) != replace(at_time(event.queue, state.now_ms), usage=None):
         state.requests.queue_changed(event.queue.name, state.shares.tree)
         state.queues_changed()
 

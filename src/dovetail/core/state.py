@@ -107,6 +107,7 @@ class State:
             self.leases.next_ms(),
             self.drains.next_ms(),
             self.shares.budgets.next_ms,
+            self.shares.calendars.next_ms,
         )
         times += [at_ms for at_ms in due_ms if at_ms is not None]
         if self._divided():
@@ -137,6 +138,8 @@ class State:
             self.score_cache.forget(number)
             cluster.kubelets.forget(number)
         self.shares.advance(self.now_ms)
+        if self.shares.follow_calendars():
+            self.queues_changed()
         if self.shares.budgets.settle():
             self.shares.fair_share.changed()
             self.queues_changed()

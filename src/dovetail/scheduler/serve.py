@@ -64,9 +64,9 @@ class SchedulerOptions(Struct, frozen=True):
     """The options of `dovetail scheduler`. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory of the
     recording, None for none, and `recording_mib` its maximum size. `divide_mig`: agents repartition idle MIG GPUs on
-    request. `deletion_costs`: pods of ReplicaSets get a cost by which some of them end first. `authorize_metrics`: a request
-    for the metrics needs a token that the API server authorizes. `views` is HOST:PORT at which a process of its own
-    answers views, "" for none."""
+    request. `deletion_costs`: pods of ReplicaSets get a cost by which some of them end first. `authorize_metrics`: a
+    request for the metrics needs a token that the API server authorizes. `views` is HOST:PORT at which a process of its
+    own answers views, "" for none."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True

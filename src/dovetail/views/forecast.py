@@ -36,7 +36,7 @@ from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.preemption.victims import lost_milli_ms
-from dovetail.core.queues.types import GPU
+from dovetail.core.queues.types import DAY_MS, GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.state import State
 from dovetail.views.all_reduce import all_reduce_of
@@ -52,6 +52,7 @@ MOST_MOMENTS = 512
 _CLOSE_MS = 60_000
 _CLOSE_PART = 16
 _EVICTING_STEPS = 4
+_CALENDARS_MS = 8 * DAY_MS
 _SEARCHES_PER_STEP = 16
 _ENDLESS_SHOWN = 2
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
@@ -95,7 +96,7 @@ class _Ahead:
         enter(state, (), self._at_ms)
         self._agents = AgentsAhead(state)
         self._waiting = {job.workload: job for job in waiting_jobs(state)} | self._agents.jobs
-        self._preemptor = ""
+        self._preemptor, self._preempt = "", state.policy.preempt
         self._ends: list[tuple[int, str, Sure, str]] = []
         self._ended_on: dict[str, list[_End]] = {}
         self._lately: list[_End] = []
@@ -159,9 +160,11 @@ class _Ahead:
     def _decide(self) -> None:
         """Run steps at this moment, until another one would do nothing."""
         state, steps = self._state, 0
-        while self._events or state.busy or self._drains() or self._bargains():
-            if self._at_ms > self._now_ms or steps == _EVICTING_STEPS:
-                state.policy = replace(state.policy, preempt=False)
+        turns = self._calendar_turns()
+        while self._events or state.busy or self._drains() or self._bargains() or self._calendar_turns():
+            preempt = self._preempt and (turns or self._at_ms == self._now_ms) and steps < _EVICTING_STEPS
+            if state.policy.preempt != preempt:
+                state.policy = replace(state.policy, preempt=preempt)
             events, self._events = self._events, []
             for decision in step(state, events, self._at_ms):
                 self._carry_out(decision)
@@ -173,6 +176,12 @@ class _Ahead:
         happened."""
         due_ms = self._state.drains.next_ms()
         return due_ms is not None and due_ms <= self._at_ms
+
+    def _calendar_turns(self) -> bool:
+        """Whether the guarantee of a queue changes at this moment, or a budget has a new period: jobs may start, or be
+        evicted, although nothing has happened."""
+        due_ms = (self._state.shares.calendars.next_ms, self._state.shares.budgets.next_ms)
+        return any(at_ms is not None and at_ms <= self._at_ms for at_ms in due_ms)
 
     def _bargains(self) -> bool:
         """Whether something about leases or requests is due at this moment, although nothing has happened."""
@@ -292,14 +301,20 @@ class _Ahead:
     def _next_ms(self) -> int | None:
         """The next moment at which something can change; None if there is none."""
         state, times = self._state, [end[0] for end in self._ends]
-        # What is overdue hides what is due later: leases end in their time all the same.
-        for wake_ms in (state.next_wake_ms(), state.leases.next_ms(), state.requests.next_ms()):
-            times += [wake_ms] if wake_ms is not None and wake_ms > self._at_ms else []
+        # What is overdue hides what is due later: leases end in their time all the same, and periods begin.
+        shares = state.shares
+        due_ms = [state.next_wake_ms(), state.leases.next_ms(), state.requests.next_ms()]
+        for wake_ms in (*due_ms, shares.calendars.next_ms, shares.budgets.next_ms):
+            times += [wake_ms] if wake_ms is not None and wake_ms > self._at_ms and not self._too_late(wake_ms) else []
         first_ms = min(times, default=None)
         if first_ms is None:
             return None
         window_ms = first_ms + max(_CLOSE_MS, (first_ms - self._now_ms) // _CLOSE_PART)
         return max(time_ms for time_ms in times if time_ms <= window_ms)
+
+    def _too_late(self, wake_ms: int) -> bool:
+        """Whether only a calendar has something then, and it has been followed for a week: the next one is alike."""
+        return wake_ms == self._state.shares.calendars.next_ms and wake_ms > self._now_ms + _CALENDARS_MS
 
     def _pass_time(self, due_ms: int) -> None:
         self._at_ms = due_ms

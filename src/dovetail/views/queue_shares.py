@@ -43,7 +43,7 @@ def _share(state: State, one: QueueSnapshot, top: int, first: str, waiting: int)
         hours(one.used), one.share_ppm, record.weight, one.weight_ppm, hours(one.credit),
         name_of(state, first) if first else "",
         tuple(UserShare(user, hours(used), used * 1_000_000 // total if total else 0) for user, used in users),
-        problem,
+        problem, *(one.next_guarantee or (0, ())),
     )  # fmt: skip
 
 

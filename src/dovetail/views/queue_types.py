@@ -23,7 +23,7 @@ class QueueShare(Struct, frozen=True):
     fair share. `charged_milli` is what the queue is charged now, in milli-GPU. GPU-hours of days are not decayed,
     `gpu_hours` are. `usage_ppm` is the latter as a part of the cluster, `weight_ppm` the part of its weight among its
     siblings. `head` is its first job in queue order, "" if none waits. `problem` is why the queue cannot be used as
-    written."""
+    written. `changes_ms` is when its calendar changes its guarantee next, to `next_guarantee`; 0 for no change."""
 
     queue: str
     depth: int
@@ -47,6 +47,8 @@ class QueueShare(Struct, frozen=True):
     head: str
     users: tuple[UserShare, ...]
     problem: str
+    changes_ms: int = 0
+    next_guarantee: Amounts = ()
 
 
 class WaitingWorkload(Struct, frozen=True):

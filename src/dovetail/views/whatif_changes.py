@@ -138,8 +138,10 @@ def _quota(state: State, change: ChangeQuota) -> Hypothesis:
         raise ChangeError(f"weight must be 1 to {MOST_WEIGHT}")
     if change.priority is not None and abs(change.priority) > MOST_PRIORITY:
         raise ChangeError(f"priority must be -{MOST_PRIORITY} to {MOST_PRIORITY}")
+    # A guarantee that is asked about holds at all hours.
     new = replace(
         old,
+        calendar=None if change.guarantee else old.calendar,
         guarantee=changed(old.guarantee, change.guarantee),
         limit=changed(old.limit, change.limit),
         weight=change.weight or old.weight,

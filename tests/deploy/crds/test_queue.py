@@ -124,7 +124,7 @@ SNAPSHOT = QueueSnapshot(
     used=10**24, share_ppm=123_456, weight_ppm=500_000, credit=-36 * 10**9, rate_milli=40_500,
     days=((20_454, 10**15), (20_455, 0)), users=(("", 1), ("ada", 10**24 - 1)),
     jobs=(("vision/train", 10**18), ("1d9e", 1)), as_of_ms=1_767_312_000_250, problem=None, warning="", head="job",
-    money=MoneyBudget(10**9),
+    money=MoneyBudget(10**9), next_guarantee=(1_767_340_800_000, (("gpu", 8000),)),
 )  # fmt: skip
 
 
@@ -143,6 +143,7 @@ async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_reports(d
     found = await read(defined, "vision")
     assert found.spec == msgspec.convert(EXAMPLE, Queue).spec
     assert money_spent(found) == spent
+    assert found.status["calendar"] == {"changesAt": "2026-01-02T08:00:00.000Z", "guarantee": {"gpu": "8"}}
     usage, findings = queues.read_usage(found)
     assert findings == ()
     assert usage is not None
@@ -161,6 +162,9 @@ async def test_a_real_server_fills_in_the_defaults_of_the_translation(defined: P
     found = await read(defined, "bare")
     assert (found.spec, found.status) == (QueueSpec(), None)
     defined.kubectl("delete", "queue", "bare")
+
+
+WINDOW = {"start": "08:00", "end": "20:00", "guarantee": {"gpu": 8}}
 
 
 def refused(**spec: Any) -> Any:
@@ -196,6 +200,13 @@ def refused(**spec: Any) -> Any:
         refused(budget={"money": {"amount": 5}}, field="spec.budget.money.currency"),
         refused(budget={"money": {"amount": 5, "currency": "usd"}}, field="spec.budget.money.currency"),
         refused(budget={"money": {"amount": -5, "currency": "USD"}}, field="spec.budget.money.amount"),
+        refused(calendar={"windows": []}, field="spec.calendar.windows"),
+        refused(calendar={"windows": [WINDOW] * 33}, field="spec.calendar.windows"),
+        refused(calendar={"windows": [WINDOW | {"start": "8:00"}]}, field="spec.calendar.windows[0].start"),
+        refused(calendar={"windows": [WINDOW | {"end": "24:01"}]}, field="spec.calendar.windows[0].end"),
+        refused(calendar={"windows": [WINDOW | {"days": ["Monday"]}]}, field="spec.calendar.windows[0].days[0]"),
+        refused(calendar={"windows": [WINDOW | {"guarantee": {}}]}, field="spec.calendar.windows[0].guarantee"),
+        refused(calendar={"windows": [WINDOW], "timeZone": ""}, field="spec.calendar.timeZone"),
         refused(parent="refused", field="spec.parent"),
         refused(namespaces={}, field="spec.namespaces"),
         refused(namespaces={"names": ["Team A"]}, field="spec.namespaces.names[0]"),

@@ -111,3 +111,12 @@ def test_the_usage_that_is_written_is_the_usage_that_is_read(
 def test_amounts_that_are_written_are_the_amounts_that_are_read(found: tuple[tuple[str, int], ...]) -> None:
     obj = Queue(spec=QueueSpec(limit=queues.amounts_document(found)))
     assert (queues.queue(obj).limit, queues.queue(obj).problem) == (found, None)
+
+
+def test_the_next_guarantee_of_the_calendar_is_there_with_its_time() -> None:
+    found = status(next_guarantee=(1_767_340_800_000, (("gpu", 500), ("gpu/A", 1000))))
+    assert found["calendar"] == {
+        "changesAt": "2026-01-02T08:00:00.000Z",
+        "guarantee": {"gpu": "0.5", "models": {"A": "1"}},
+    }
+    assert "calendar" not in status()

@@ -9,7 +9,16 @@ import pytest
 
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
-from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, GpuBudget, MoneyBudget, Queue, Usage
+from dovetail.core.queues.types import (
+    DAY_MS,
+    DEFAULT_HALF_LIFE_MS,
+    GpuBudget,
+    GuaranteeCalendar,
+    GuaranteeWindow,
+    MoneyBudget,
+    Queue,
+    Usage,
+)
 from dovetail.kube.objects.queues import Queue as QueueObject
 from dovetail.kube.translate import queues
 from dovetail.kube.translate.translator import Translator
@@ -56,17 +65,22 @@ def test_a_queue_declares_everything_that_it_can() -> None:
       byUser: true
       leastServedFirst: true
       idleFirst: false
+      calendar: {timeZone: Asia/Kolkata, windows: [{days: [Sat], start: "22:00", end: "06:30", guarantee: {gpu: 2}}]}
       budget: {gpuHours: "2.5", money: {amount: 1500.50, currency: EUR}, period: Week, whenUsed: Hold}
       stop: HoldAndDrain
     """
     found = queues.queue(wire(QueueObject, f"metadata: {{name: research}}\nspec: {spec}"))
+    guarantee = (
+        ("cpu", 1500), ("gpu", 500), ("gpu-memory", 81920), ("gpu-slices", 7), ("gpu/NVIDIA-H100", 4000),
+        ("memory", 2**30),
+    )  # fmt: skip
+    by_night = tuple(sorted((dict(guarantee) | {"gpu": 2000}).items()))
+    window = GuaranteeWindow(32, 22 * 60, 6 * 60 + 30, by_night)
     assert found == Queue(
         name="research",
         parent="labs",
-        guarantee=(
-            ("cpu", 1500), ("gpu", 500), ("gpu-memory", 81920), ("gpu-slices", 7), ("gpu/NVIDIA-H100", 4000),
-            ("memory", 2**30),
-        ),
+        guarantee=guarantee,
+        calendar=GuaranteeCalendar(guarantee, (window,), ((1_735_689_600_000, 19_800_000),)),
         limit=(("gpu", 64_000), ("memory", 3 * 2**29)),
         weight=3,
         priority=-2,

@@ -22,6 +22,7 @@ from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.attained import Attained
 from dovetail.core.queues.budgets import QueueBudgets
+from dovetail.core.queues.calendars import QueueCalendars, at_time
 from dovetail.core.queues.fair_share import FairShare
 from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.pod_queues import PodQueues
@@ -51,6 +52,7 @@ class Shares:
         self.pod_queues = PodQueues(cluster.peers, self.tree)
         self.accounts = Accounts(self.tree)
         self.budgets = QueueBudgets(self.tree, self.accounts)
+        self.calendars = QueueCalendars(self.tree)
         self.attained = Attained()
         self.accounting = Accounting(cluster)
         self.rates = ChargeRates(policy.model_milli)
@@ -81,6 +83,7 @@ class Shares:
         """Insert or replace a queue. Its recorded usage is read the first time only. A queue that was deleted and made
         again is a new one."""
         self.pod_queues.forget_rights()
+        queue = at_time(queue, self.now_ms)
         if (known := self.tree.written.get(queue.name)) is not None and known.uid and known.uid != queue.uid:
             self.remove_queue(queue.name)
         old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.recorded_until_ms
@@ -96,6 +99,8 @@ class Shares:
             self.accounts.moved(queue.name)
         if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
             self.accounts.set_half_life(queue)
+        if (old.calendar if old is not None else None) != queue.calendar:
+            self.calendars.look(self.now_ms)
         self.fair_share.changed()
         self.quota.changed()
         self._by_kind.clear()
@@ -103,6 +108,7 @@ class Shares:
     def remove_queue(self, name: str) -> None:
         """Remove a queue. Its pods run on, and count for `default`, and no more for the queues above it."""
         self._recount(lambda: self._end(name))
+        self.calendars.look(self.now_ms)
 
     def _begin(self, queue: Queue) -> None:
         self.tree.put(queue)
@@ -119,6 +125,13 @@ class Shares:
         self.tree.remove(name)
         self.accounts.end(name)
         self.attained.drop(name)
+
+    def follow_calendars(self) -> bool:
+        """Give the queues the guarantees that they have by now. Returns whether any of these are others than before."""
+        due = self.calendars.due(self.now_ms)
+        for queue in due:
+            self.put_queue(queue)
+        return bool(due)
 
     def count_again(self) -> None:
         """Count all pods again: their queues may have changed."""

@@ -29,7 +29,8 @@ class QueueSnapshot(Struct, frozen=True):
     `credit` is what it was due by weight less what it used, in milli-GPU times ms. `days`, `users` and `jobs` are as in
     Usage, with the users and jobs of the most usage; the others restart from nothing. `warning` is a fault of a queue
     that can be used all the same. `head` is the first workload that waits in it or below it, "" for none.
-    `spending` is what it used of its budget, `money` of that in money; None without one."""
+    `spending` is what it used of its budget, `money` of that in money; None without one. `next_guarantee` is when its
+    calendar changes its guarantee next, and to what."""
 
     name: str
     parent: str
@@ -55,6 +56,7 @@ class QueueSnapshot(Struct, frozen=True):
     head: str
     spending: Spending | None = None
     money: MoneyBudget | None = None
+    next_guarantee: tuple[int, Amounts] | None = None
 
 
 class QueueSnapshots:
@@ -109,6 +111,7 @@ class QueueSnapshots:
             head=head,
             spending=spending(queue.budget, ledger, now_ms) if queue.budget is not None else None,
             money=queue.money,
+            next_guarantee=queue.calendar.next_change(now_ms) if queue.calendar is not None else None,
         )
 
 

@@ -22,6 +22,8 @@ from dovetail.core.queues.amounts import MEMORY as MEMORY
 from dovetail.core.queues.amounts import MODEL_LABEL as MODEL_LABEL
 from dovetail.core.queues.amounts import MODEL_PREFIX as MODEL_PREFIX
 from dovetail.core.queues.amounts import Amounts as Amounts
+from dovetail.core.queues.guarantee_calendar import GuaranteeCalendar as GuaranteeCalendar
+from dovetail.core.queues.guarantee_calendar import GuaranteeWindow as GuaranteeWindow
 
 DEFAULT_QUEUE = "default"
 QUEUE_LABEL = "dovetail.dev/queue"
@@ -112,7 +114,7 @@ class Queue(Struct, frozen=True):
     `planes` its leaves are control planes of software agents, and it holds no jobs itself. `stop` holds for it and for
     the queues below it. With `idle_first` the time in which its pods use none of their GPUs counts as no work that they
     would lose. `budget` is what it, with the queues below it, may use in a period, and `money` what that may cost; None
-    is no such bound."""
+    is no such bound. With a `calendar` the guarantee is the one of the calendar at the time of the step."""
 
     name: str
     parent: str = ""
@@ -137,6 +139,7 @@ class Queue(Struct, frozen=True):
     idle_first: bool = True
     budget: GpuBudget | None = None
     money: MoneyBudget | None = None
+    calendar: GuaranteeCalendar | None = None
 
     @property
     def least_run_ms(self) -> int:

@@ -49,6 +49,22 @@ class QueueBudget(Wire, frozen=True):
     when_used: str = "Report"
 
 
+class QueueWindow(Wire, frozen=True):
+    """From `start` to `end`, as HH:MM, on these days (Mon, Tue ...; none: on all of them)."""
+
+    days: tuple[str, ...] = ()
+    start: str = ""
+    end: str = ""
+    guarantee: Resources = field(default_factory=dict)
+
+
+class QueueCalendar(Wire, frozen=True):
+    """`time_zone` is a name of the IANA time zone database."""
+
+    time_zone: str = "UTC"
+    windows: tuple[QueueWindow, ...] = ()
+
+
 class QueueSpec(Wire, frozen=True):
     parent: str = ""
     guarantee: Resources = field(default_factory=dict)
@@ -63,6 +79,7 @@ class QueueSpec(Wire, frozen=True):
     least_served_first: bool = False
     idle_first: bool = True
     budget: QueueBudget | None = None
+    calendar: QueueCalendar | None = None
     planes: bool = False
     stop: str = "None"
 
@@ -140,6 +157,13 @@ class MoneySpent(Wire, frozen=True):
     message: str = ""
 
 
+class QueueNextGuarantee(Wire, frozen=True):
+    """The next change by the calendar."""
+
+    changes_at: datetime | None = None
+    guarantee: Amounts = Amounts()
+
+
 class QueueCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
@@ -161,4 +185,5 @@ class QueueStatus(Wire, frozen=True):
     usage: QueueUsage | None = None
     budget: QueueSpending | None = None
     money: MoneySpent | None = None
+    calendar: QueueNextGuarantee | None = None
     conditions: tuple[QueueCondition, ...] = ()

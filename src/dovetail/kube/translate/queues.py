@@ -52,6 +52,7 @@ from dovetail.kube.translate.annotations import NAME
 from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
 from dovetail.kube.translate.money import money_budget, money_document, money_spent
 from dovetail.kube.translate.problems import first_of, nearest, one_of
+from dovetail.kube.translate.queue_calendars import guarantee_calendar
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ def queue(obj: wire.Queue) -> Queue:
     guarantee = amounts(spec.guarantee, "spec.guarantee", problems)
     limit = amounts(spec.limit, "spec.limit", problems)
     check_guarantee(dict(guarantee), dict(limit), problems)
+
+    def check(one: dict[str, int], path: str, found: list[Problem]) -> None:
+        check_guarantee(one, dict(limit), found, path)
+
+    calendar = guarantee_calendar(spec.calendar, guarantee, amounts, check, problems)
     names, selector = _namespaces(spec.namespaces, problems)
     budget, money = _budgets(obj, problems)
     return Queue(
@@ -126,6 +132,7 @@ def queue(obj: wire.Queue) -> Queue:
         idle_first=spec.idle_first,
         budget=budget,
         money=money,
+        calendar=calendar,
         stop=one_of(STOPS, spec.stop, "spec.stop", problems) or "",
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
@@ -189,17 +196,19 @@ def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> 
     return None
 
 
-def check_guarantee(guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem]) -> None:
+def check_guarantee(
+    guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem], path: str = "spec.guarantee"
+) -> None:
     """Check that no guarantee is above the queue's own limit."""
     of_models = sum(amount for name, amount in guarantee.items() if name.startswith(MODEL_PREFIX))
     for name, amount in guarantee.items():
         if amount > limit.get(name, amount):
             most = _shown(name, limit[name])
             rule = f"is above the queue's own limit, which is {most}; nearest valid value: {most}"
-            problems.append(Problem(_path("spec.guarantee", name), _shown(name, amount), rule))
+            problems.append(Problem(_path(path, name), _shown(name, amount), rule))
     if of_models > limit.get(GPU, of_models):
         rule = f"are together above the queue's own limit of GPUs, which is {_shown(GPU, limit[GPU])}"
-        problems.append(Problem("spec.guarantee.models", _shown(GPU, of_models), rule))
+        problems.append(Problem(f"{path}.models", _shown(GPU, of_models), rule))
 
 
 def _path(path: str, name: str) -> str:
@@ -362,6 +371,9 @@ def queue_status(
             "periodStart": timestamp(spending.start_ms),
             "periodEnd": timestamp(spending.until_ms),
         }
+    if snapshot.next_guarantee is not None:
+        changes_ms, guarantee = snapshot.next_guarantee
+        document["calendar"] = {"changesAt": timestamp(changes_ms), "guarantee": amounts_document(guarantee)}
     spent = spent or (money_spent(before) if before is not None else None)
     if snapshot.money is not None and spent is not None:
         document["money"] = money_document(spent)
