@@ -300,7 +300,9 @@ def test_the_next_guarantee_of_a_calendar_is_shown_with_its_time(
     by_day = {"days": ["Mon", "Tue", "Wed", "Thu", "Fri"], "start": "08:00", "end": "20:00", "guarantee": {"gpu": 6}}
     calendar = {"timeZone": "Europe/Berlin", "windows": [by_day]}
     queue = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "serving"}}
-    (tmp_path / "queue.yaml").write_text(yaml.safe_dump(queue | {"spec": {"guarantee": {"gpu": 2}, "calendar": calendar}}))
+    (tmp_path / "queue.yaml").write_text(
+        yaml.safe_dump(queue | {"spec": {"guarantee": {"gpu": 2}, "calendar": calendar}})
+    )
     asked = ["-f", str(tmp_path / "queue.yaml"), "--at", at]
     shown = CliRunner().invoke(cli, ["share", *asked])
     assert shown.exit_code == 0, shown.output

@@ -252,7 +252,8 @@ class Gang(Struct, frozen=True):
     `survives`: its pods succeed or fail each by itself: those that are left go on, however few they are.
 
     `required` are node label keys: the gang stays inside one value of each. `preferred` are node label keys from the
-    most preferred to the least: tried in turn, then dropped.
+    most preferred to the least: tried in turn, then dropped. `spread` is a node label key ("": none): of the gangs that
+    were made for one object each prefers a domain with fewer of them.
     """
 
     id: str
@@ -268,6 +269,7 @@ class Gang(Struct, frozen=True):
     created_ms: int = 0
     problem: Problem | None = None
     survives: bool = False
+    spread: str = ""
 
 
 DrainMode = Literal["WaitForJobs", "WaitForCheckpoint", "Evict"]

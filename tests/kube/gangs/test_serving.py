@@ -156,6 +156,22 @@ def test_with_an_exclusive_topology_the_leader_is_first() -> None:
     assert found["/leader"].required == found["/workers"].required == (CLIQUE,)
 
 
+@pytest.mark.parametrize(
+    ("size", "first", "spread"),
+    [
+        ("{size: 2}", "LeaderCreated", {"": RACK}),
+        ("{size: 2}", "LeaderReady", {"": RACK, "/leader": RACK, "/workers": ""}),
+        ("{size: 4, subGroupPolicy: {subGroupSize: 2}}", "LeaderCreated",
+         {"": RACK, "/subgroup-0": "", "/leader": "", "/0": "", "/1": ""}),
+    ],
+)  # fmt: skip
+def test_a_replica_is_spread_by_what_starts_first_of_it(size: str, first: str, spread: dict[str, str]) -> None:
+    """What follows must not keep away from the domain of its own leader."""
+    spec = f"spec: {{startupPolicy: {first}, leaderWorkerTemplate: {size}}}"
+    document = f"metadata: {{annotations: {{dovetail.dev/topology-spread: rack}}}}\n{spec}"
+    assert {key: gang.spread for key, gang in gangs_of_group(document).items()} == spread
+
+
 def test_a_leader_that_comes_first_with_sub_groups_keeps_all_levels() -> None:
     found = gangs_of_group(
         lws(sub_groups(5, 2), exclusive_topology=RACK, subgroup_exclusive_topology=CLIQUE)

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Decision
 from dovetail.core.model import Pod
-from dovetail.core.pipeline import pre_enqueue
+from dovetail.core.pipeline import pre_enqueue, spreading
 from dovetail.core.pipeline.binding import binds_of
 from dovetail.core.pipeline.signature import fixed, wanted_by
 from dovetail.core.placing import ranks, refusals, repartition
-from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, fewest, least, shapes_of
+from dovetail.core.placing.gangs import Group, SearchLimitReached, fewest, least, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import nominated_room
 from dovetail.core.reasons import Reason, Refusal, When
@@ -177,7 +177,7 @@ class PlacementPhase:
         placed: list[Placement] = []
         with state.cluster.trial() as trial:
             try:
-                fits = GangSearch(state.cluster, state.score_cache, state.policy.search_limit).place(group, scope)
+                fits = spreading.place(state, self._workload, group, scope, state.policy.search_limit)
             except SearchLimitReached:
                 words = f"after {state.policy.search_limit} domains"
                 return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)

@@ -212,6 +212,7 @@ def _records(declared: Declared, members: Collection[WorkloadOptions]) -> list[G
     problems += _of_pods(own)
     required = _agreed("topology-required", own.required, (w.required for w in members), problems)
     preferred = _agreed("topology-preferred", own.preferred, (w.preferred for w in members), problems)
+    spread = _agreed("topology-spread", own.spread, (w.spread for w in members), problems)
     minimum = _agreed("gang-min", own.gang_min, (w.gang_min for w in members), problems)
     maximum = _agreed("gang-max", own.gang_max, (w.gang_max for w in members), problems)
     parts = _distinct(_needed(declared), declared.min_field, problems)
@@ -221,6 +222,7 @@ def _records(declared: Declared, members: Collection[WorkloadOptions]) -> list[G
         max_count=maximum or gang.max_count,
         required=tuple(dict.fromkeys((*gang.required, *required))),
         preferred=tuple(dict.fromkeys((*gang.preferred, *preferred))),
+        spread=spread,
     )
     if not parts:
         _check(gang, _path("gang-min") if minimum else declared.min_field, declared.pods, problems)
@@ -263,6 +265,8 @@ def _sub_gang(root: Gang, part: DeclaredPart, declared: Declared, problems: list
         min_groups=part.min_groups,
         required=tuple(dict.fromkeys(key for one in (*around, part) for key in one.required)),
         preferred=tuple(dict.fromkeys(key for one in (*around, part) for key in one.preferred)),
+        # Of parts that are made one after another the first is spread: the next ones would keep away from it.
+        spread=root.spread if not declared.together and part is declared.parts[0] else "",
     )
     if part.min_count:
         _check(found, declared.min_field, part.pods, problems)

@@ -4,7 +4,7 @@
 Rules
 - A pod counts by its declarations about the gang, by the gang when it was bound, and by whether it waits. The
   declarations of a pod that leaves no longer count.
-- Pods that agree make at most MOST_DECLARATIONS different declarations: each of four values or none. Of more the first
+- Pods that agree make at most MOST_DECLARATIONS different declarations: each of five values or none. Of more the first
   are returned: two of them contradict each other, and the gang waits for that reason.
 """
 
@@ -22,8 +22,8 @@ from dovetail.kube.translate.annotations import NOTHING, WorkloadOptions
 from dovetail.kube.translate.known import KnownPod
 
 T = TypeVar("T")
-MOST_DECLARATIONS = 2**4
-_Declaration = tuple[tuple[str, ...], tuple[str, ...], int | None, int | None]
+MOST_DECLARATIONS = 2**5
+_Declaration = tuple[tuple[str, ...], tuple[str, ...], str, int | None, int | None]
 
 
 class _Counted(Struct, frozen=True):
@@ -56,7 +56,7 @@ class MemberCounts:
         bound, reported, options = pod.bound, pod.reported, pod.options if declares else NOTHING
         runs = bound is not None and bound.gang and not reported.deleting
         new = _Counted(
-            (options.required, options.preferred, options.gang_min, options.gang_max),
+            (options.required, options.preferred, options.spread, options.gang_min, options.gang_max),
             bound.gang if bound is not None else "",
             Begun(bound.gang_min, bound.gang_priority) if bound is not None and runs else None,
             not reported.node,
@@ -85,10 +85,10 @@ class MemberCounts:
     def options(self) -> list[WorkloadOptions]:
         """The declarations of the pods about their gang, and nothing else."""
         return [
-            WorkloadOptions(required=required, preferred=preferred, gang_min=least, gang_max=most)
-            if any((required, preferred, least, most))
+            WorkloadOptions(required=required, preferred=preferred, spread=spread, gang_min=least, gang_max=most)
+            if any((required, preferred, spread, least, most))
             else NOTHING
-            for required, preferred, least, most in islice(self._declarations, MOST_DECLARATIONS + 1)
+            for required, preferred, spread, least, most in islice(self._declarations, MOST_DECLARATIONS + 1)
         ]
 
     def begun(self) -> dict[str, Begun]:

@@ -97,6 +97,7 @@ class WorkloadOptions(Struct, frozen=True):
     gang_max: int | None = None
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
+    spread: str = ""
     nvlink: str = ""
     gpu_memory_mib: int = 0
     gpu_milli: int = 0
@@ -160,6 +161,13 @@ def _levels(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(levels))
     if len(found) > MOST_LEVELS:
         raise _BadValue(",".join(text.split(",")[:MOST_LEVELS]))
+    return found
+
+
+def _level(text: str) -> str:
+    found = level(text.strip())
+    if not found:
+        raise _BadValue
     return found
 
 
@@ -229,6 +237,7 @@ def _milli(text: str) -> int:
 
 
 _LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
+_LEVEL_RULE = f"must be one node label key, or one of {', '.join(LEVELS)}"
 ENDPOINT_RULE = "is read on the endpoint of a software agent alone"
 _CLASSES = tuple([one.value for one in ServiceClass])
 
@@ -240,6 +249,7 @@ TABLE: dict[str, Key] = {
     "gang-max": Key("gang_max", "must be a whole number of at least 1", _count, ("1",)),
     "topology-required": Key("required", _LEVELS_RULE, _levels, tuple(LEVELS)),
     "topology-preferred": Key("preferred", _LEVELS_RULE, _levels, tuple(LEVELS)),
+    "topology-spread": Key("spread", _LEVEL_RULE, _level, tuple(LEVELS)),
     "nvlink": Key(
         "nvlink", "must be required or preferred", _one_of("required", "preferred"), ("required", "preferred")
     ),

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas that are gangs spread over the domains of a level, as far as there is room, and never wait for that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from dovetail.core import events as ev
+from dovetail.core.model import Gang, Node
+from tests.core.driven import Driven, foreign
+from tests.core.gang_oracle import RACK, ZONE, gpu_node, gpu_pod
+
+
+def replica(
+    name: str, pods: int = 2, gpus: int = 2, made_for: str = "LeaderWorkerSet/web", **more: object
+) -> list[ev.Event]:
+    made = [gpu_pod(f"{name}-{i}", gpus, name, made_for=made_for) for i in range(pods)]
+    return [ev.GangChanged(Gang(name, "ns", name, pods, **({"spread": RACK} | more))), *map(ev.PodChanged, made)]
+
+
+def racks(count: int, nodes: int = 4, gpus: int = 4) -> list[Node]:
+    return [gpu_node(f"{rack}{i}", gpus, "z", f"r{rack}") for rack in range(count) for i in range(nodes)]
+
+
+def per_rack(driven: Driven, prefix: str = "w") -> Counter[str]:
+    """How many replicas have pods in each rack."""
+    cluster, found = driven.state.cluster, set[tuple[str, str]]()
+    for uid, placement in cluster.placements.items():
+        if uid.startswith(prefix):
+            found.add((cluster.nodes.labels[placement.slot].get(RACK, ""), uid.rpartition("-")[0]))
+    return Counter(rack for rack, _ in found)
+
+
+def start(driven: Driven, *names: str, **more: object) -> None:
+    for i, name in enumerate(names, 1):
+        driven.at(driven.now_ms + i, *replica(name, **more))
+
+
+def test_each_replica_goes_to_a_rack_with_the_fewest() -> None:
+    driven = Driven(*racks(3))
+    start(driven, *(f"w{i}" for i in range(9)))
+    assert per_rack(driven) == {"r0": 3, "r1": 3, "r2": 3}
+
+
+def test_without_the_wish_they_are_packed() -> None:
+    driven = Driven(*racks(3))
+    start(driven, *(f"w{i}" for i in range(4)), spread="")
+    assert len(per_rack(driven)) == 1
+
+
+def test_a_rack_that_is_full_keeps_no_replica_waiting() -> None:
+    driven = Driven(*racks(2))
+    driven.apply_events(*(foreign(f"f{i}", f"1{i}", 4) for i in range(3)))
+    start(driven, *(f"w{i}" for i in range(5)))
+    assert per_rack(driven) == {"r0": 4, "r1": 1}
+
+
+def test_nodes_without_the_label_are_used_last() -> None:
+    driven = Driven(*racks(1, nodes=1), gpu_node("bare", 4))
+    start(driven, "w0", "w1")
+    assert per_rack(driven) == {"r0": 1, "": 1}
+
+
+def test_other_objects_and_other_namespaces_are_not_counted() -> None:
+    driven = Driven(*racks(2))
+    start(driven, "v0", made_for="LeaderWorkerSet/other")
+    start(driven, "w0")
+    assert per_rack(driven, "v") == per_rack(driven)
+
+
+def test_a_pod_that_is_replaced_goes_back_to_its_replica() -> None:
+    driven = Driven(*racks(2))
+    start(driven, "w0", "w1", "w2", required=(RACK,))
+    gone = next(uid for uid in driven.state.cluster.placements if uid.startswith("w0"))
+    driven.apply_events(ev.PodRemoved(gone))
+    anew = gpu_pod("w0-9", 2, "w0", made_for="LeaderWorkerSet/web", created_ms=driven.now_ms + 9)
+    driven.at(driven.now_ms + 10, ev.PodChanged(anew))
+    assert sum(per_rack(driven).values()) == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_starts_is_what_starts_without_the_wish_and_it_is_as_even_as_can_be(seed: int) -> None:
+    """With replicas that each fit one rack: none gets one more while another with fewer has room."""
+    dice = Random(seed)
+    count, nodes = dice.randint(2, 4), racks(dice.randint(2, 4), dice.randint(1, 3))
+    taken = [foreign(f"f{i}", one.name, dice.randint(1, 4)) for i, one in enumerate(nodes) if dice.random() < 0.4]
+    started = []
+    for spread in (RACK, ""):
+        driven = Driven(*nodes)
+        driven.apply_events(*taken)
+        start(driven, *(f"w{i}" for i in range(2 * count)), pods=1, gpus=4, spread=spread)
+        started.append(len([uid for uid in driven.state.cluster.placements if uid.startswith("w")]))
+        if spread:
+            cluster = driven.state.cluster
+            empty = [labels for slot, labels in enumerate(cluster.nodes.labels) if not cluster.on_slot.get(slot)]
+            there = per_rack(driven)
+            assert all(there[labels[RACK]] + 1 >= max(there.values()) for labels in empty)
+    assert started[0] == started[1]
+
+
+def test_a_level_above_racks_counts_its_own_domains() -> None:
+    nodes = [gpu_node(f"{zone}{rack}", 4, zone, f"r{rack}") for zone in "ab" for rack in range(2)]
+    driven = Driven(*nodes)
+    start(driven, "w0", "w1", spread=ZONE)
+    zones = {driven.state.cluster.nodes.labels[one.slot][ZONE] for one in driven.state.cluster.placements.values()}
+    assert zones == {"a", "b"}
