@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from dovetail.core.cluster.placement import Placement
-from dovetail.core.placing.scale_down import Domains, FreeingPod, first_to_end
+from dovetail.core.placing.scale_down import Domains, FreeingPod, Slots, first_to_end
 from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import STRATEGIC_PATCH, Attempts, Client
@@ -98,6 +97,8 @@ class DeletionCosts:
             pace = self._paces.get(owner)
             if (pace is None or now_ms - pace.written_ms >= pace.again_ms) and (found := self._changes(domains, own)):
                 due[owner] = found
+            # The counts may be a moment old by then: a step does not wait for all of them.
+            await asyncio.sleep(0)
         while self._writes and now_ms - self._writes[0][0] >= _HOUR_MS:
             self._writes.popleft()
         by_namespace = Counter(namespace for _, namespace in self._writes)
@@ -114,10 +115,10 @@ class DeletionCosts:
             pace = _next_pace(self._paces.get(owner), now_ms)
             self._paces[owner] = pace if all_written else _Pace(now_ms, _RETRY_MS)
 
-    def _changes(self, domains: Domains, own: Sequence[Placement]) -> list[CostChange]:
+    def _changes(self, domains: Domains, own: Slots) -> list[CostChange]:
         """What has to be written on the pods of one ReplicaSet, removals first."""
         known = {}
-        for placement in own:
+        for placement in (one for there in own.values() for one in there):
             pod = self._mirror.pods.known.get((placement.pod.namespace, placement.pod.name))
             if pod is None or pod.metadata.uid != placement.uid:
                 # It is gone, or has not arrived: the books will agree with the API server in a moment.

@@ -35,7 +35,7 @@ def cluster(*nodes: Node) -> Driven:
 
 def order(driven: Driven, costs: dict[str, int] | None = None, most: int = 16) -> list[FreeingPod]:
     domains = Domains(driven.state.cluster)
-    return list(first_to_end(domains, domains.replica_sets().get(OWNER, ()), costs or {}, most))
+    return list(first_to_end(domains, domains.replica_sets().get(OWNER, {}), costs or {}, most))
 
 
 def test_the_pod_that_alone_frees_the_largest_domain_comes_first() -> None:

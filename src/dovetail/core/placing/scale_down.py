@@ -15,8 +15,7 @@ Rules
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -30,6 +29,9 @@ MOST_FIRST = 16
 _KINDS = ("Deployment/", "ReplicaSet/")
 _Domain = tuple[int, int]
 """The number of its level, 0 for nodes, and of the domain in it."""
+_Rank = tuple[int, int, int, int, str, int]
+Slots = Mapping[int, list[Placement]]
+"""Pods by the slots of their nodes."""
 
 
 class FreeingPod(Struct, frozen=True):
@@ -49,18 +51,20 @@ class Domains:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._levels = [level for level in cluster.fabric.levels if level in NVLINK_LEVELS]
-        self._columns = [cluster.fabric.domains(level).tolist() for level in self._levels]
+        self._columns: list[list[int]] = [cluster.fabric.domains(level).tolist() for level in self._levels]
         self._gpus: dict[_Domain, int] = {}
-        self._pods: Counter[_Domain] = Counter()
-        self._sets: dict[str, list[Placement]] = {}
+        self._sets: dict[str, dict[int, list[Placement]]] = {}
+        on_slots = [0] * cluster.nodes.size
         for placement in cluster.placements.values():
-            if _holds(placement):
-                self._pods.update(self.of(placement.slot))
-                pod = placement.pod
-                if pod.owner and pod.managed and pod.node and not pod.deleting and pod.made_for.startswith(_KINDS):
-                    self._sets.setdefault(pod.owner, []).append(placement)
+            if not _holds(placement):
+                continue
+            on_slots[placement.slot] += 1
+            pod = placement.pod
+            if pod.owner and pod.managed and pod.node and not pod.deleting and pod.made_for.startswith(_KINDS):
+                self._sets.setdefault(pod.owner, {}).setdefault(placement.slot, []).append(placement)
+        self._pods = [dict(enumerate(on_slots)), *(_summed(column, on_slots) for column in self._columns)]
 
-    def replica_sets(self) -> Mapping[str, list[Placement]]:
+    def replica_sets(self) -> Mapping[str, Slots]:
         """The bound GPU pods of each ReplicaSet, by its owner key ("namespace/uid")."""
         return self._sets
 
@@ -69,9 +73,17 @@ class Domains:
         around = [(i, column[slot]) for i, column in enumerate(self._columns, 1) if column[slot] != ABSENT]
         return [(0, slot), *around]
 
-    def pods(self, domain: _Domain) -> int:
-        """How many pods hold GPUs in it."""
-        return self._pods[domain]
+    def left(self, own: Slots) -> dict[_Domain, int]:
+        """How many of these pods are in each domain that no other pods hold GPUs in, and that has any."""
+        counts = {slot: len(there) for slot, there in own.items()}
+        found = {(0, slot): count for slot, count in counts.items() if count == self._pods[0][slot]}
+        for i, column in enumerate(self._columns, 1):
+            inside: dict[int, int] = {}
+            for slot, count in counts.items():
+                inside[column[slot]] = inside.get(column[slot], 0) + count
+            pods = self._pods[i]
+            found |= {(i, one): count for one, count in inside.items() if one != ABSENT and count == pods[one]}
+        return {one: count for one, count in found.items() if self.gpus(one)}
 
     def gpus(self, domain: _Domain) -> int:
         """How many GPUs its usable nodes offer."""
@@ -83,7 +95,7 @@ class Domains:
 
     def _offered(self, slot: int) -> int:
         nodes = self._cluster.nodes
-        record = nodes.records[slot]
+        record = nodes.records[slot] if slot < nodes.used else None
         if record is None or record.unschedulable or not nodes.usable[slot] or slot in nodes.in_maintenance:
             return 0
         cards = record.sharing.cards if record.sharing is not None else 0
@@ -98,31 +110,27 @@ class Domains:
 
 
 def first_to_end(
-    domains: Domains, own: Iterable[Placement], costs: Mapping[str, int], most: int = MOST_FIRST
+    domains: Domains, own: Slots, costs: Mapping[str, int], most: int = MOST_FIRST
 ) -> tuple[FreeingPod, ...]:
     """The pods of one ReplicaSet that should end first, in order, at most so many. `own` are all of its bound GPU pods;
     `costs` are in force: those with the lowest end first as it is."""
-    pods: dict[int, list[Placement]] = {}
-    left: Counter[_Domain] = Counter()
-    for placement in own:
-        pods.setdefault(placement.slot, []).append(placement)
-        left.update(domains.of(placement.slot))
-    free = {one for one, count in left.items() if count == domains.pods(one) and domains.gpus(one)}
+    left = domains.left(own)
     slots_in: dict[_Domain, list[int]] = {}
-    for slot, there in pods.items():
-        there.sort(key=lambda one: (costs.get(one.uid, 0), -one.pod.created_ms, one.uid), reverse=True)
-        for one in domains.of(slot):
-            slots_in.setdefault(one, []).append(slot)
+    pods: dict[int, list[Placement]] = {}
+    for slot, there in own.items() if left else ():
+        if around := [one for one in domains.of(slot) if one in left]:
+            pods[slot] = sorted(there, key=lambda one: _precedence(one, costs), reverse=True)
+            for one in around:
+                slots_in.setdefault(one, []).append(slot)
 
-    def ranked(slot: int) -> tuple[int, int, int, int, str, int] | None:
-        """The place of the next pod on the slot; None where it frees nothing."""
-        around = [one for one in domains.of(slot) if one in free]
-        if not around or not pods[slot]:
+    def ranked(slot: int) -> _Rank | None:
+        """The place of the next pod on the slot; None where none is left."""
+        if not pods[slot]:
             return None
+        around = [one for one in domains.of(slot) if one in left]
         alone = max((domains.gpus(one) for one in around if left[one] == 1), default=0)
         each = max(domains.gpus(one) * _SCALE // left[one] for one in around)
-        pod = pods[slot][-1]
-        return -alone, -each, costs.get(pod.uid, 0), -pod.pod.created_ms, pod.uid, slot
+        return -alone, -each, *_precedence(pods[slot][-1], costs), slot
 
     waiting = [rank for slot in pods if (rank := ranked(slot)) is not None]
     heapq.heapify(waiting)
@@ -133,9 +141,11 @@ def first_to_end(
         if rank != ranked(slot):
             # A pod near it was chosen meanwhile; its new place is in the heap, too.
             continue
-        found.append(_freeing(domains, pods[slot].pop().uid, [one for one in domains.of(slot) if one in free], left))
-        left.subtract(domains.of(slot))
-        for near in dict.fromkeys(_near(domains.of(slot), slots_in)):
+        around = [one for one in domains.of(slot) if one in left]
+        found.append(_freeing(domains, pods[slot].pop().uid, around, left))
+        for one in around:
+            left[one] -= 1
+        for near in dict.fromkeys(near for one in around for near in slots_in[one]):
             if (again := ranked(near)) is not None:
                 heapq.heappush(waiting, again)
     return tuple(found)
@@ -144,12 +154,21 @@ def first_to_end(
 _SCALE = 1_000_000
 
 
-def _near(around: Iterable[_Domain], slots_in: Mapping[_Domain, list[int]]) -> Iterator[int]:
-    for one in around:
-        yield from slots_in[one]
+def _precedence(placement: Placement, costs: Mapping[str, int]) -> tuple[int, int, str]:
+    """Of equal pods the least comes first."""
+    return costs.get(placement.uid, 0), -placement.pod.created_ms, placement.uid
 
 
-def _freeing(domains: Domains, uid: str, around: list[_Domain], left: Counter[_Domain]) -> FreeingPod:
+def _summed(column: list[int], amounts: list[int]) -> dict[int, int]:
+    """The amounts of the slots by domain."""
+    found: dict[int, int] = {}
+    for domain, amount in zip(column, amounts, strict=True):
+        if amount:
+            found[domain] = found.get(domain, 0) + amount
+    return found
+
+
+def _freeing(domains: Domains, uid: str, around: list[_Domain], left: Mapping[_Domain, int]) -> FreeingPod:
     """The pod with the largest domain that it frees alone, else with that for which the fewest others have to end."""
     best = min(around, key=lambda one: (left[one], -domains.gpus(one)))
     level, name = domains.named(best)
