@@ -313,7 +313,7 @@ class _Ahead:
         return max(time_ms for time_ms in times if time_ms <= window_ms)
 
     def _too_late(self, wake_ms: int) -> bool:
-        """Whether only a calendar has something then, and it has been followed for a week: the next one is alike."""
+        """Whether only a calendar has something then, and it has been followed for a week: the next one is equal."""
         return wake_ms == self._state.shares.calendars.next_ms and wake_ms > self._now_ms + _CALENDARS_MS
 
     def _pass_time(self, due_ms: int) -> None:

@@ -45,7 +45,7 @@ def test_each_replica_goes_to_a_rack_with_the_fewest() -> None:
     assert per_rack(driven) == {"r0": 3, "r1": 3, "r2": 3}
 
 
-def test_without_the_wish_they_are_packed() -> None:
+def test_without_the_annotation_they_are_packed() -> None:
     driven = Driven(*racks(3))
     start(driven, *(f"w{i}" for i in range(4)), spread="")
     assert len(per_rack(driven)) == 1
@@ -82,7 +82,7 @@ def test_a_pod_that_is_replaced_goes_back_to_its_replica() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_starts_is_what_starts_without_the_wish_and_it_is_as_even_as_can_be(seed: int) -> None:
+def test_what_starts_is_what_starts_without_the_annotation_and_it_is_as_even_as_can_be(seed: int) -> None:
     """With replicas that each fit one rack: none gets one more while another with fewer has room."""
     dice = Random(seed)
     count, nodes = dice.randint(2, 4), racks(dice.randint(2, 4), dice.randint(1, 3))
