@@ -76,6 +76,7 @@ KUBE_FOR_CLI = {
         "api.errors",
         "api.gc_pause",
         "api.rights",
+        "fabric_changes",
         "maintenances",
         "namespaces",
         "objects.history",

@@ -20,6 +20,7 @@ PAIRS = {
     "core/dra/types.py": {
         "kube/objects/claims.py": {"CounterSet", "DeviceClass", "DeviceRequest", "DeviceTaint", "RequestPolicy"},
     },
+    "core/cluster/fabric.py": {"kube/objects/fabric.py": {"Fabric"}},
     "core/label_terms.py": {"kube/objects/base.py": {"LabelSelector"}},
     "core/bargaining/types.py": {"kube/objects/leases.py": {"LeaseAlternative", "LeaseRequest"}},
     "core/queues/types.py": {"kube/objects/queues.py": {"Queue"}},

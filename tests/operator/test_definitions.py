@@ -62,7 +62,7 @@ async def client(plane: Plane) -> AsyncIterator[Client]:
         plane.kubectl("delete", "crd", "--ignore-not-found", *(f"{one}.example.dovetail.dev" for one in KINDS))
 
 
-KINDS = ("agentcontrolplanes", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
+KINDS = ("agentcontrolplanes", "fabrics", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
 
 
 def of_tests() -> list[Document]:

@@ -52,7 +52,7 @@ def lease(name: str, holder: str = "a", renewed: str = "2026-11-26T11:59:58Z") -
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, HeldLease)
 
 
-KINDS = ("agentcontrolplanes", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
+KINDS = ("agentcontrolplanes", "fabrics", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
 
 
 def waiting(text: str) -> HeldLease:

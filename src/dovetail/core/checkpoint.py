@@ -279,6 +279,8 @@ def _known(state: State) -> Iterator[ev.Event]:
     yield from (ev.StorageClassChanged(storage_class) for storage_class in cluster.volumes.classes.values())
     yield from (ev.VolumeChanged(volume) for volume in cluster.volumes.volumes.values())
     yield from (ev.VolumeClaimChanged(claim) for claim in cluster.volumes.claims.values())
+    if cluster.link_speeds.record is not None:
+        yield ev.FabricChanged(cluster.link_speeds.record)
     yield from (ev.DeviceClassChanged(device_class) for device_class in cluster.claims.classes.values())
     yield from (ev.SliceChanged(one) for one in cluster.claims.slices.values())
     yield from (ev.ClaimChanged(claim) for claim in cluster.claims.claims.values())

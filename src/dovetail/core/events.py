@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from dovetail.core.bargaining.types import GpuLease, LeaseAction, LeaseRequest, Plane
 from dovetail.core.dra.types import Claim, DeviceClass, Slice
+from dovetail.core.fabric import FabricSpeeds
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
 from dovetail.core.queues.types import Budget, Queue
 
@@ -80,6 +81,14 @@ class StorageClassChanged(Struct, frozen=True):
 
 
 class StorageClassRemoved(Struct, frozen=True):
+    name: str
+
+
+class FabricChanged(Struct, frozen=True):
+    fabric: FabricSpeeds
+
+
+class FabricRemoved(Struct, frozen=True):
     name: str
 
 
@@ -235,6 +244,8 @@ Event = (
     | VolumeRemoved
     | StorageClassChanged
     | StorageClassRemoved
+    | FabricChanged
+    | FabricRemoved
     | SliceChanged
     | SliceRemoved
     | DeviceClassChanged

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The levels of a fabric, where a driver names no others."""
+"""The levels of a fabric, where a driver names no others, and what is known of the speed of its links."""
+
+from msgspec import Struct
 
 DEFAULT_FABRIC = (
     "topology.kubernetes.io/region",
@@ -32,3 +34,31 @@ NVLINK_LEVELS = (
     "nvidia.com/gpu.clique",
 )
 """Those of them in whose domains NVLink joins the nodes."""
+FABRIC_NAME = "cluster"
+"""The name of the one Fabric that counts."""
+
+
+class LevelSpeed(Struct, frozen=True):
+    """What a node can send to others in one domain of the level `key` (a node label key; "": between all nodes), one
+    way, in MB/s, and the latency of a hop there; 0 where it is not stated."""
+
+    key: str
+    mbps: int = 0
+    latency_ns: int = 0
+
+
+class SlowPart(Struct, frozen=True):
+    """A node (`level` "") or a domain of a level that was measured as slow; it counts until `until_ms` (epoch ms). The
+    name of a domain is its path of label values, joined by `/`."""
+
+    name: str
+    until_ms: int
+    level: str = ""
+
+
+class FabricSpeeds(Struct, frozen=True):
+    """What decides of a Fabric."""
+
+    name: str
+    levels: tuple[LevelSpeed, ...] = ()
+    slow: tuple[SlowPart, ...] = ()

@@ -4,10 +4,28 @@ them need."""
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from msgspec import Struct, field
 
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.topology.fabric import FabricError
+
+
+class OwnedLabels(Struct):
+    labels: dict[str, object] = field(default_factory=dict, name="f:labels")
+
+
+class OwnedFields(Struct):
+    metadata: OwnedLabels = field(default_factory=OwnedLabels, name="f:metadata")
+
+
+class FieldManager(Struct):
+    """An entry of managedFields: which labels it wrote, and when."""
+
+    manager: str = ""
+    time: datetime | None = None
+    fields: OwnedFields = field(default_factory=OwnedFields, name="fieldsV1")
 
 
 class ListedMetadata(Struct):
@@ -16,6 +34,7 @@ class ListedMetadata(Struct):
     uid: str = ""
     resource_version: str = field(default="", name="resourceVersion")
     labels: dict[str, str] = {}
+    managed_fields: list[FieldManager] = field(default=[], name="managedFields")
 
 
 class ListedSpec(Struct):

@@ -11,8 +11,9 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.core.fabric import FABRIC_NAME
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.api.resources import NODES
+from dovetail.kube.api.resources import FABRICS, NODES
 from dovetail.kube.reading.lists import ListRequest, read_lists
 from dovetail.kube.yaml_text import read_yaml
 from dovetail.topology import (
@@ -27,6 +28,7 @@ from dovetail.topology import (
     ufm_links,
 )
 from dovetail.topology.fabric import FabricError, FabricReading, one_place_each
+from dovetail.topology.fabric_record import RecordedFabric
 from dovetail.topology.node_list import ListedNode
 
 MOST_BYTES = 256 << 20
@@ -101,6 +103,12 @@ async def live_nodes(config: ClusterConfig) -> tuple[ListedNode, ...]:
     if reply.objects is None:
         raise FabricError(reply.unread)
     return reply.objects
+
+
+async def live_fabric(config: ClusterConfig) -> RecordedFabric | None:
+    """The Fabric of a cluster, None where there is none, or it may not be read. Raises KubeError."""
+    (reply,) = await read_lists(config, (ListRequest(FABRICS, RecordedFabric),))
+    return next((one for one in reply.objects or () if one.metadata.name == FABRIC_NAME), None)
 
 
 class NodeNames(Struct, frozen=True):

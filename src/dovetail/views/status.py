@@ -27,7 +27,7 @@ RELEASE_ANNOTATION = "dovetail.dev/release"
 POOL_LABEL = "dovetail.dev/pool"
 WAITS_FOR = "operator.dovetail.dev/waits-for"
 """Annotation of a Lease: what its candidates wait for."""
-_KINDS = ("agentcontrolplanes", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
+_KINDS = ("agentcontrolplanes", "fabrics", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
 _READY = "ready"
 _STALE_LEASES = 4
 """A lease that was not renewed for so many times its duration has no holder. (Its times are of another clock.)"""

@@ -12,6 +12,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.devices.collectives import NVLS, AllReduce, network_mbps
 from dovetail.core.devices.layout import PXB, SYS, Layout, Nic
 from dovetail.core.devices.products import assumed_layout
+from dovetail.core.fabric import FABRIC_NAME, FabricSpeeds, LevelSpeed
 from dovetail.core.model import GPU, PODS, Node
 from dovetail.core.placing.collective import of_gpus
 from dovetail.core.placing.scores import Tightest
@@ -108,3 +109,14 @@ def test_it_depends_on_the_places_and_not_on_the_order_in_which_they_are_named()
         slots = dice.sample(range(16), dice.randint(2, 9))
         found = of_gpus(many, dict.fromkeys(slots, ALL))
         assert found == of_gpus(many, dict.fromkeys(sorted(slots), ALL))
+
+
+def test_the_fabric_of_the_cluster_bounds_a_job_and_has_the_latency_of_its_hops() -> None:
+    labels = [{BLOCK: "b0", RACK: "r0"}, {BLOCK: "b0", RACK: "r0"}, {BLOCK: "b0", RACK: "r1"}]
+    plain, stated = cluster([hgx()] * 3, *labels), cluster([hgx()] * 3, *labels)
+    stated.link_speeds.put(FabricSpeeds(FABRIC_NAME, (LevelSpeed(BLOCK, 40_000), LevelSpeed(RACK, 0, 1_000_000))))
+    near, far = {0: ALL, 1: ALL}, {0: ALL, 2: ALL}
+    assert sure(of_gpus(stated, far)).mbps <= network_mbps(2 * 40_000)
+    assert sure(of_gpus(plain, far)).mbps > 4 * network_mbps(40_000)
+    later, sooner = sure(of_gpus(stated, near)), sure(of_gpus(plain, near))
+    assert 1_900_000 < later.ns - sooner.ns < 2_100_000

@@ -29,7 +29,7 @@ from tools.helm.programs import Helm, HelmFailed
 CHART = ROOT / "deploy/chart"
 HERE = "--namespace=dovetail-system"
 OLD = "0.0.9"
-KINDS = ("agentcontrolplanes", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
+KINDS = ("agentcontrolplanes", "fabrics", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/dovetail-system/deployments"
 PODS = "/api/v1/namespaces/dovetail-system/pods"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.kube.objects import base, claims, groups, owners, queues, storage, topology
+from dovetail.kube.objects import base, claims, fabric, groups, owners, queues, storage, topology
 from dovetail.kube.objects import pods as objects_pod
 from dovetail.kube.translate import pods as translate
 
@@ -37,6 +37,7 @@ KINDS = [
     claims.DeviceTaintRule,
     claims.ResourceClaim,
     claims.ResourceSlice,
+    fabric.Fabric,
 ]
 
 

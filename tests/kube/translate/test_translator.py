@@ -12,7 +12,7 @@ from dovetail.core.model import Gang
 from dovetail.kube.api.resources import JOBS
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
-from dovetail.kube.objects import base, storage
+from dovetail.kube.objects import base, fabric, storage
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.gang_records import GangRef
 from dovetail.kube.translate.translator import PodRef, Translator
@@ -411,6 +411,7 @@ def test_attach_limits_are_reported_with_the_node(csi_node_first: bool) -> None:
         ("claims", storage.PersistentVolumeClaim, "{metadata: {name: x, namespace: ml}}",
          ev.VolumeClaimRemoved("ml/x")),
         ("volumes", storage.PersistentVolume, "{metadata: {name: x}}", ev.VolumeRemoved("x")),
+        ("fabrics", fabric.Fabric, "{metadata: {name: x}}", ev.FabricRemoved("x")),
         ("storage_classes", storage.StorageClass, "{metadata: {name: x}}", ev.StorageClassRemoved("x")),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from dovetail.topology.fabric import FabricFinding, FabricReading, in_order
+from dovetail.topology.fabric_record import LabelWriter, MeasuredLevel, MeasuredPart, RecordedFabric, StatedLevel
 
 
 class PlacedNode(Struct, frozen=True):
@@ -27,9 +28,14 @@ class SourceTree(Struct, frozen=True):
 
 
 class FabricTrees(Struct, frozen=True):
-    """The places of nodes, by source."""
+    """The places of nodes, by source, and what the Fabric of the cluster states: how fast its `levels` are, who wrote
+    the `labels` of nodes, what was `measured` and found `slow`. Empty without a cluster and without a Fabric."""
 
     sources: tuple[SourceTree, ...]
+    levels: tuple[StatedLevel, ...] = ()
+    labels: tuple[LabelWriter, ...] = ()
+    measured: tuple[MeasuredLevel, ...] = ()
+    slow: tuple[MeasuredPart, ...] = ()
 
 
 class CheckedSource(Struct, frozen=True):
@@ -58,8 +64,12 @@ class FabricCheck(Struct, frozen=True):
     findings: tuple[SourceFinding, ...]
 
 
-def trees_of(sources: Mapping[str, FabricReading]) -> FabricTrees:
-    return FabricTrees(tuple(_tree(name, reading) for name, reading in sources.items()))
+def trees_of(sources: Mapping[str, FabricReading], fabric: RecordedFabric | None = None) -> FabricTrees:
+    trees = tuple(_tree(name, reading) for name, reading in sources.items())
+    if fabric is None:
+        return FabricTrees(trees)
+    status = fabric.status
+    return FabricTrees(trees, fabric.spec.levels, status.labels, status.measured, status.slow)
 
 
 def _tree(name: str, reading: FabricReading) -> SourceTree:

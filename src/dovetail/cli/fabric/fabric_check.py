@@ -11,7 +11,14 @@ import click
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
-from dovetail.cli.fabric.sources import SourceChoice, print_findings, read_sources, source_options
+from dovetail.cli.fabric.sources import (
+    SourceChoice,
+    imports_of,
+    print_findings,
+    read_sources,
+    recorded_of,
+    source_options,
+)
 from dovetail.cli.output import count
 
 if TYPE_CHECKING:
@@ -25,12 +32,12 @@ def command(choice: SourceChoice, form: AnswerForm) -> None:
     """Find contradictions and weak links in what describes the network above the nodes.
 
     Without a FILE the labels of the cluster's nodes are checked. Each FILE is compared with each other one, and with
-    --cluster with these labels. Exit code 1: there are errors, which `import` refuses.
+    --cluster with these labels and what was imported before. Exit code 1: there are errors, which `import` refuses.
     """
     from dovetail.cli.fabric.answers import check_of
     from dovetail.topology.fabric_check import findings_of
 
-    sources = read_sources(choice)
+    sources = read_sources(choice) | imports_of(recorded_of(choice))
     found = findings_of(sources)
     if form.whole:
         write_answer(form, "FabricCheck", check_of(sources, found))

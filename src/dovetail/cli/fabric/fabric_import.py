@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from dovetail.cli.console import Console, Table
 from dovetail.cli.fabric.sources import SourceChoice, print_findings, read_sources, source_options
@@ -22,12 +23,15 @@ _MOST_ROWS = 40
 @source_options(required=True)
 @click.option("--keys", metavar="KEY,...", help="The label keys of the levels, the widest first.")
 @click.option("-o", "--output", type=click.Choice(_OUTPUTS), default="table", show_default=True)
-def command(choice: SourceChoice, keys: str | None, output: str) -> None:
-    """Write the node labels that follow from files to standard output; change nothing in the cluster.
+@click.option("--apply", "apply", is_flag=True, help="Write the labels and the Fabric of the cluster.")
+@click.option("--dry-run", is_flag=True, help="With --apply: the API server tries it; nothing is written.")
+def command(choice: SourceChoice, keys: str | None, output: str, apply: bool, dry_run: bool) -> None:
+    """Write the node labels that follow from files to standard output, or with --apply into the cluster.
 
     The first FILE is imported; further ones have to agree with it. --cluster names the nodes, as --nodes does. `yaml`
     is for `kubectl apply --server-side -f -`, `topology.conf` and `topology.yaml` are the same places for Slurm.
-    Findings go to standard error. Exit code 1: there are errors, and nothing is written.
+    --apply writes the labels, and into the Fabric which source has each node where. The API server tries all of it
+    first. Findings go to standard error. Exit code 1: there are errors, and nothing is written.
     """
     import yaml
 
@@ -39,6 +43,12 @@ def command(choice: SourceChoice, keys: str | None, output: str) -> None:
         raise click.UsageError(
             "-o yaml needs --cluster or --nodes: kubectl apply would create a Node for each host that is none"
         )
+    if dry_run and not apply:
+        raise click.UsageError("--dry-run is for --apply: without it nothing is written anyhow")
+    if apply and (output != "table" or choice.nodes is not None):
+        raise click.UsageError("--apply writes into the cluster: it needs no --output and no --nodes")
+    if apply:
+        choice = replace(choice, cluster=True)
     sources = read_sources(choice, labels=False)
     found = findings_of(sources)
     for source, findings in found.items():
@@ -48,7 +58,11 @@ def command(choice: SourceChoice, keys: str | None, output: str) -> None:
     first = choice.files[0]
     reading = sources[first]
     try:
-        if output == "topology.conf":
+        if apply:
+            from dovetail.cli.fabric.application import apply_import
+
+            apply_import(choice, sources, found, keys.split(",") if keys else None, dry_run=dry_run)
+        elif output == "topology.conf":
             click.echo(conf_of(reading), nl=False)
         elif output == "topology.yaml":
             click.echo(yaml.safe_dump(yaml_value_of(reading), sort_keys=False, width=1 << 20), nl=False)

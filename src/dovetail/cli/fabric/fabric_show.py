@@ -12,11 +12,12 @@ import click
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
-from dovetail.cli.fabric.sources import SourceChoice, read_sources, source_options
+from dovetail.cli.fabric.sources import SourceChoice, read_sources, recorded_of, source_options
 from dovetail.cli.output import count, printable
 
 if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricPlacement, FabricReading
+    from dovetail.topology.fabric_record import RecordedFabric
 
 
 @click.command(name="show")
@@ -26,17 +27,20 @@ if TYPE_CHECKING:
 def command(choice: SourceChoice, plot: Path | None, form: AnswerForm) -> None:
     """Draw the tree of switches, racks and nodes that each FILE describes.
 
-    Without a FILE it is that of the labels of the cluster's nodes; with --cluster also that.
+    Without a FILE it is that of the labels of the cluster's nodes; with --cluster also that, and what the Fabric of the
+    cluster has of its links.
     """
     from dovetail.cli.fabric.answers import trees_of
 
     if plot is not None and not plot.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
-    sources = read_sources(choice)
+    sources, fabric = read_sources(choice), recorded_of(choice)
     if form.whole:
-        write_answer(form, "FabricTrees", trees_of(sources))
+        write_answer(form, "FabricTrees", trees_of(sources, fabric))
     else:
         _show(sources)
+        for line in record_lines(fabric) if fabric is not None else ():
+            Console().print(printable(line), markup=False)
     if plot is not None:
         _draw(sources, plot)
 
@@ -58,6 +62,25 @@ def _show(sources: Mapping[str, FabricReading]) -> None:
         console.print(f"{source}: {count(len(reading.placements), 'node')}", markup=False)
         for line in tree_lines(reading.placements):
             console.print(printable(line), markup=False)
+
+
+def record_lines(fabric: RecordedFabric) -> Iterator[str]:
+    """How fast the levels are, who wrote the labels and when, and what is slow until when."""
+    for level in fabric.spec.levels:
+        known = [f"{level.bandwidth_mbps / 1000:g} GB/s"] if level.bandwidth_mbps else []
+        known += [f"{level.latency_ns / 1000:g} us a hop"] if level.latency_ns else []
+        yield f"speed: {level.key or 'between all nodes'}: {', '.join(known)} ({level.source or 'no source'})"
+    for label in fabric.status.labels:
+        since = f", last at {label.since:%Y-%m-%d %H:%M}" if label.since is not None else ""
+        yield f"label: {label.key}: by {label.manager} on {count(label.nodes, 'node')}{since}"
+    for one in fabric.status.measured:
+        where = one.level or "between all nodes"
+        results = f"slowest {one.slowest_mbps / 1000:.1f}, median {one.median_mbps / 1000:.1f} GB/s"
+        yield f"measured: {where}: {results} of {count(one.groups, 'group')}, {one.measured_at:%Y-%m-%d %H:%M}"
+    for slow in fabric.status.slow:
+        what = f"{slow.measured_mbps / 1000:.1f} of {slow.expected_mbps / 1000:.1f} GB/s"
+        where = f"{slow.level} {slow.name}" if slow.level else slow.name
+        yield f"slow: {where}: {what}, {slow.measured_at:%Y-%m-%d %H:%M}; counts until {slow.expires_at:%Y-%m-%d %H:%M}"
 
 
 def tree_lines(placements: Sequence[FabricPlacement]) -> Iterator[str]:

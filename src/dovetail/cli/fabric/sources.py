@@ -3,6 +3,7 @@
 
 Rules
 - Without a FILE the cluster is the source. --kubeconfig and --context mean --cluster.
+- Where the cluster has a Fabric, `check` compares with what was imported there, too.
 - With --cluster, hosts of files get the names of the cluster's nodes. If these have no labels of a network, they are no
   source.
 """
@@ -23,6 +24,7 @@ from dovetail.cli.output import printable
 
 if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricFinding, FabricReading
+    from dovetail.topology.fabric_record import RecordedFabric
     from dovetail.topology.node_list import ListedNode
 
 FORMAT_NAMES = (
@@ -31,6 +33,8 @@ FORMAT_NAMES = (
 )
 CLUSTER = "cluster"
 """The name of the source that is a cluster's labels."""
+IMPORTED = "imported "
+"""Before the name of a source of the Fabric."""
 
 
 class SourceChoice(Struct, frozen=True):
@@ -91,7 +95,7 @@ def read_sources(choice: SourceChoice, *, labels: bool = True) -> dict[str, Fabr
 
     if len(set(choice.files)) < len(choice.files):
         raise click.UsageError("a FILE is there twice")
-    nodes = _nodes(choice)
+    nodes = nodes_of(choice)
     found = _labels(nodes, must=not choice.files) if choice.live and labels and nodes is not None else {}
     names = node_names(nodes) if nodes is not None else None
     for file in choice.files:
@@ -102,7 +106,32 @@ def read_sources(choice: SourceChoice, *, labels: bool = True) -> dict[str, Fabr
     return found
 
 
-def _nodes(choice: SourceChoice) -> Sequence[ListedNode] | None:
+def recorded_of(choice: SourceChoice) -> RecordedFabric | None:
+    """The Fabric of the cluster, if one is read and has it. Raises ClickException."""
+    from dovetail.cli.cluster import run
+    from dovetail.views.fabric import live_fabric
+
+    if not choice.live:
+        return None
+    config = config_of(choice.kubeconfig, choice.context)
+    return run(live_fabric(config), config.server)
+
+
+def imports_of(fabric: RecordedFabric | None) -> dict[str, FabricReading]:
+    """What was imported, by source. A source without places, and the labels of that time, are none."""
+    from dovetail.topology.fabric import FabricError
+
+    found = {}
+    for one in fabric.status.sources if fabric is not None else ():
+        if one.domains and one.name != CLUSTER:
+            try:
+                found[f"{IMPORTED}{one.name}"] = one.reading()
+            except FabricError as error:
+                raise click.ClickException(f"status.sources of the Fabric: {one.name}: {error}") from error
+    return found
+
+
+def nodes_of(choice: SourceChoice) -> Sequence[ListedNode] | None:
     """The nodes of the cluster, or of --nodes. Raises ClickException."""
     from dovetail.cli.cluster import run
     from dovetail.topology.fabric import FabricError

@@ -23,6 +23,7 @@ from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
 from dovetail.core.cluster.host_ports import HostPorts
 from dovetail.core.cluster.kubelets import KubeletEntry, Kubelets
+from dovetail.core.cluster.link_speeds import LinkSpeeds
 from dovetail.core.cluster.maintenances import Maintenances
 from dovetail.core.cluster.mix import Mix
 from dovetail.core.cluster.nodes import Nodes
@@ -105,6 +106,7 @@ class Cluster:
         self.shapes = Shapes(self.nodes)
         self.maintenances = Maintenances(self.nodes, self.shapes)
         self.fabric = Fabric(self.nodes, fabric)
+        self.link_speeds = LinkSpeeds(self.nodes, self.fabric)
         self.peers = Peers()
         self.volumes = Volumes(self.nodes)
         self.kubelets = Kubelets(self.nodes)

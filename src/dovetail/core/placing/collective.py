@@ -6,9 +6,10 @@ Rules
   NVLink joins the nodes.
 - A node sends through the NICs that are nearest to the job's GPUs there. Where a layout or the rate of one of these
   NICs is not known, nothing is expected of a job that needs them.
-- The network above the nodes is as fast as they are, unless `percent` declares for a level what of it is left to
-  traffic between the parts of one of its domains; "" is the key for jobs that no domain holds. Other jobs do not count,
-  so this is the most that a job can expect.
+- The network above the nodes is as fast as they are, unless the cluster's Fabric states what a node can send at a level
+  and the latency there (`cluster.link_speeds`), or `percent` declares for a level what of it is left to traffic between
+  the parts of one of its domains; "" is the key for jobs that no domain holds. Other jobs do not count, so this is the
+  most that a job can expect.
 - Nodes follow each other as in a walk through the fabric, in which ranks are assigned (`ranks`).
 """
 
@@ -84,11 +85,11 @@ def of_gpus(cluster: Cluster, held: Mapping[int, int], percent: Mapping[str, int
     between = min(map(_line, islands.values())) if len(islands) > 1 else 0
     inside = [_inside(own) for own in islands.values() if sum(part.gpus for part in own) > 1]
     nvls = [part.nvls_milli for part in parts] if len(inside) == len(islands) else []
-    hops = [
-        NET_NS + LEVEL_NS * (len(fabric.levels) - fabric.shared(slots[i], slots[i + 1]))
-        for i in range(len(slots) - 1)
-        if numbers[i] != numbers[i + 1]
-    ]
+    speeds = cluster.link_speeds
+    if between and (most := speeds.most_mbps(level)):
+        # An island may be of several nodes, each with its own links.
+        between = min(between, most * min(map(len, islands.values())))
+    hops = [_hop_ns(cluster, slots[i], slots[i + 1]) for i in range(len(slots) - 1) if numbers[i] != numbers[i + 1]]
     span = Span(
         gpus=gpus,
         islands=len(islands),
@@ -100,6 +101,12 @@ def of_gpus(cluster: Cluster, held: Mapping[int, int], percent: Mapping[str, int
         widest_ns=max(hops, default=0),
     )
     return all_reduce(span, level=level)
+
+
+def _hop_ns(cluster: Cluster, slot: int, other: int) -> int:
+    fabric = cluster.fabric
+    stated = cluster.link_speeds.hop_ns(fabric.narrowest([slot, other])) if cluster.link_speeds.record else None
+    return NET_NS + LEVEL_NS * (len(fabric.levels) - fabric.shared(slot, other)) if stated is None else stated
 
 
 def _islands(cluster: Cluster, slots: list[int]) -> list[int]:

@@ -4,6 +4,7 @@
 Rules: required levels are never broken, and members that already run fix their domains. Preferred levels are tried in
 their order, then the fabric levels from the narrowest to the widest, then no level. Domains that cannot hold the gang
 by count are not tried. Of the others the domain that holds the most members comes first, and of equals the tightest.
+What was measured as slow is used last: all of the rest is tried before (`cluster.link_speeds`).
 Siblings are searched with backtracking: each alternative is placed in a trial, which is undone if the next siblings do
 not fit. The search first places the minimum; once the whole gang fits, each group adds pods inside its own scope.
 """
@@ -94,14 +95,24 @@ class GangSearch:
         drop the trial. Raises SearchLimitReached."""
         self._kinds.clear()
         if root.groups or len(root.pods) > 1 or root.held or root.required or root.preferred:
-            placed = next(self._alternatives(root, scope), False)
-            if placed:
-                self._extend(root)
-            return placed
+            for inside in self._fast_first(root, scope):
+                if next(self._alternatives(root, inside), False):
+                    self._extend(root)
+                    return True
+            return False
         return (
             self._add(_by_shape(self._cluster, root.pods, root.uniform), root.missing, scope, root.uniform)
             == root.missing
         )
+
+    def _fast_first(self, root: Group, scope: Scope | None) -> Iterator[Scope | None]:
+        """The scope without its slow parts, where it has any and a gang is placed, and then the scope."""
+        if root.total_missing() + len(root.all_held()) > 1:
+            for fast in self._cluster.link_speeds.without_slow(self._cluster.now_ms):
+                inside = fast if scope is None else np.intersect1d(fast, scope, assume_unique=True)
+                if scope is None or len(inside) < len(scope):
+                    yield inside
+        yield scope
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Yield once for each placement of the group, while it is in force; the next step undoes it."""

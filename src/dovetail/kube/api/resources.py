@@ -131,6 +131,7 @@ NODE_TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopo
 
 QUEUES = Resource("dovetail.dev", "v1alpha1", "queues", False, "Queue")
 GPU_NODES = Resource("dovetail.dev", "v1alpha1", "gpunodes", False, "GPUNode")
+FABRICS = Resource("dovetail.dev", "v1alpha1", "fabrics", False, "Fabric")
 GPU_STACKS = Resource("dovetail.dev", "v1alpha1", "gpustacks", False, "GPUStack")
 CONTROL_PLANES = Resource("dovetail.dev", "v1alpha1", "agentcontrolplanes", True, "AgentControlPlane")
 LEASE_REQUESTS = Resource("dovetail.dev", "v1alpha1", "leaserequests", True, "LeaseRequest")

@@ -26,6 +26,7 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.objects.base import Namespace, Node, ObjectMeta, PodDisruptionBudget
 from dovetail.kube.objects.claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimSpec, ResourceSlice
+from dovetail.kube.objects.fabric import Fabric
 from dovetail.kube.objects.leases import AgentControlPlane, GPULease, Heartbeat, LeaseRequest
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.queues import Queue
@@ -76,6 +77,7 @@ def sources(feed: Translator, served: Served) -> Iterator[Source]:
     yield Source(kinds.PVCS, PersistentVolumeClaim, feed.records.claims)
     yield Source(kinds.PVS, PersistentVolume, feed.records.volumes)
     yield Source(kinds.STORAGE_CLASSES, StorageClass, feed.records.storage_classes)
+    yield Source(kinds.FABRICS, Fabric, feed.records.fabrics)
     for dialect in DIALECTS:
         resource = served.first(dialect.resources) or dialect.resources[0]
         yield Source(resource, dialect.kind, partial(feed.gangs.pod_groups, dialect))

@@ -21,8 +21,10 @@ from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import base, storage
 from dovetail.kube.objects import queues as objects_queue
 from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
+from dovetail.kube.objects.fabric import Fabric
 from dovetail.kube.translate import budgets, nodes, queues, volumes
 from dovetail.kube.translate.claims import claim, device_class
+from dovetail.kube.translate.fabrics import fabric_speeds
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -65,6 +67,9 @@ class Records:
     def storage_classes(self, changes: Iterable[AnyChange[storage.StorageClass]]) -> list[ev.Event]:
         translated = volumes.storage_class
         return self._report(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
+
+    def fabrics(self, changes: Iterable[AnyChange[Fabric]]) -> list[ev.Event]:
+        return self._report(changes, fabric_speeds, lambda r: r.name, ev.FabricChanged, ev.FabricRemoved)
 
     def device_classes(self, changes: Iterable[AnyChange[DeviceClass]]) -> list[ev.Event]:
         return self._report(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)

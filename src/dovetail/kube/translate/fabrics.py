@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fabrics: from wire structs to what decides of them. Rates and latencies below zero count as not stated."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from dovetail.core.fabric import FabricSpeeds, LevelSpeed, SlowPart
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.fabric import Fabric
+
+MOST_LEVEL_SPEEDS = 16
+MOST_SLOW = 4096
+_MOST_MBPS = 10**8
+_MOST_NS = 10**9
+
+
+def fabric_speeds(obj: Fabric) -> FabricSpeeds:
+    levels = (
+        LevelSpeed(one.key, _within(one.bandwidth_mbps, _MOST_MBPS), _within(one.latency_ns, _MOST_NS))
+        for one in islice(obj.spec.levels, MOST_LEVEL_SPEEDS)
+    )
+    slow = (
+        SlowPart(one.name, epoch_ms(one.expires_at), one.level)
+        for one in islice(obj.status.slow, MOST_SLOW)
+        if one.name and one.expires_at is not None
+    )
+    return FabricSpeeds(obj.metadata.name, tuple(levels), tuple(slow))
+
+
+def _within(value: int | None, most: int) -> int:
+    return min(max(0, value or 0), most)
