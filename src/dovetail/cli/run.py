@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,253}")
 _RESOURCE = _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,251}[A-Za-z0-9])?")
 
 
-class _AfterDashes(click.Command):
+class AfterDashes(click.Command):
     """What comes after `--` is the command of the job, whatever it looks like."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -60,7 +60,24 @@ def _pairs(pattern: re.Pattern[str], what: str) -> Callable[..., dict[str, str]]
     return read
 
 
-def _amounts(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+def variable_pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """The values of --env KEY=VALUE, checked."""
+    return _pairs(_VARIABLE, "KEY=VALUE")(ctx, param, values)
+
+
+def annotation_pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """The values of --annotation KEY=VALUE, checked."""
+    return _pairs(_KEY, "KEY=VALUE")(ctx, param, values)
+
+
+def command_after_dashes() -> tuple[str, ...]:
+    """What came after `--`."""
+    words: tuple[str, ...] = click.get_current_context().meta[_COMMAND]
+    return words
+
+
+def resource_pairs(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """The values of --resource NAME=AMOUNT, checked."""
     found = _pairs(_RESOURCE, "RESOURCE=AMOUNT, such as rdma/hca=1")(ctx, param, values)
     for name, amount in found.items():
         try:
@@ -77,7 +94,7 @@ def _runtime(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value or ""
 
 
-@click.command(name="run", cls=_AfterDashes, context_settings={"allow_extra_args": True})
+@click.command(name="run", cls=AfterDashes, context_settings={"allow_extra_args": True})
 @click.argument("name", required=False, default="")
 @click.option("--image", required=True, metavar="IMAGE", help="Container image, with a tag or digest.")
 @gpus_option("GPUs of each node: 8, 8xH100, 1xmig-3g.20gb, 0.5 (half of one), 0 for none.")
@@ -94,11 +111,11 @@ def _runtime(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @click.option("--time", "runtime", metavar="DURATION", default=None, callback=_runtime,
               help="Longest run time, such as 4h: pods that run longer are ended.")  # fmt: skip
 @beside_options
-@click.option("-e", "--env", metavar="KEY=VALUE", multiple=True, callback=_pairs(_VARIABLE, "KEY=VALUE"),
+@click.option("-e", "--env", metavar="KEY=VALUE", multiple=True, callback=variable_pairs,
               help="Environment variable; may be repeated.")  # fmt: skip
-@click.option("--resource", "resources", metavar="NAME=AMOUNT", multiple=True, callback=_amounts,
+@click.option("--resource", "resources", metavar="NAME=AMOUNT", multiple=True, callback=resource_pairs,
               help="A further resource of each pod, such as rdma/hca=1; may be repeated.")  # fmt: skip
-@click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, callback=_pairs(_KEY, "KEY=VALUE"),
+@click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, callback=annotation_pairs,
               help="Annotation of the pods, such as dovetail.dev/topology-required=rack; may be repeated.")  # fmt: skip
 @click.option("--priority-class", default="", metavar="NAME", help="PriorityClass of the pods.")
 @click.option(
@@ -150,8 +167,7 @@ def command(
     config = None if how.files else config_of(kubeconfig, context)
     space = namespace or (config.namespace if config is not None else "default")
     facts = file_facts(how.files) if config is None else cluster_facts(config)
-    words = click.get_current_context().meta[_COMMAND]
-    request = request_of(name, space, words, scheduler_name, facts, options)
+    request = request_of(name, space, command_after_dashes(), scheduler_name, facts, options)
     if config is None:
         kind = how.kind or "job"
         made, found = examined(NEW_KINDS[kind].make(request), facts)

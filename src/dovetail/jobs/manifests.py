@@ -44,9 +44,9 @@ LONGEST_NAME = 52
 
 
 class JobRequest(Struct, frozen=True):
-    """A job to make. `products` are the GPU labels of the nodes that it may use (none: any). `runtime` is as a user
-    writes it, and `runtime_s` in seconds (0: not limited). `cpu_milli` and `memory_bytes` are for each pod. `resources`
-    are further amounts by name, `annotations` are those of its pods."""
+    """A job to make. `products` are the GPU labels of the nodes that it may use, `hosts` their
+    names (none: any). `runtime` is as a user writes it, and `runtime_s` in seconds (0: not limited). `cpu_milli` and
+    `memory_bytes` are for each pod. `resources` are further amounts by name, `annotations` are those of its pods."""
 
     name: str
     namespace: str
@@ -55,6 +55,7 @@ class JobRequest(Struct, frozen=True):
     gpus: GpuRequest = GpuRequest()
     nodes: int = 1
     products: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     queue: str = ""
     user: str = ""
     runtime: str = ""
@@ -99,9 +100,8 @@ def _template(request: JobRequest, env: list[Document], subdomain: str = "", con
     if request.gpus.resource:
         # The taint that installers of NVIDIA's stack put on GPU nodes.
         spec["tolerations"] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
-    if request.products:
-        term = {"matchExpressions": [{"key": MODEL_LABEL, "operator": "In", "values": list(request.products)}]}
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    if terms := _node_terms(request):
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
     for field, value in (
         ("subdomain", subdomain),
@@ -111,6 +111,17 @@ def _template(request: JobRequest, env: list[Document], subdomain: str = "", con
         if value:
             spec[field] = value
     return {"metadata": {"labels": own["labels"], "annotations": annotations}, "spec": spec}
+
+
+def _node_terms(request: JobRequest) -> list[Document]:
+    """Terms of which a node has to meet one."""
+    models = [{"key": MODEL_LABEL, "operator": "In", "values": list(request.products)}] if request.products else []
+    own = {"matchExpressions": models}
+    if not request.hosts:
+        return [own] if models else []
+    # A field is compared with one value.
+    names = ([{"key": "metadata.name", "operator": "In", "values": [host]}] for host in request.hosts)
+    return [{**(own if models else {}), "matchFields": name} for name in names]
 
 
 def _container(request: JobRequest, env: list[Document], name: str) -> Document:

@@ -10,6 +10,7 @@ from dovetail.cli import LazyGroup
 _COMMANDS = {
     "check": "Find contradictions and weak links in files that describe the network.",
     "import": "Write the node labels that follow from files, or the same places for Slurm.",
+    "measure": "Measure the network with jobs, and mark what is slow.",
     "show": "Draw the tree of switches, racks and nodes.",
 }
 
