@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One claim joins GPUs of NVIDIA's driver and NICs of DRANET by the PCIe root that both publish."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from dovetail.core.dra.types import ClaimSpec, Constraint, DeviceClass
+from tests.core.dra.device_worlds import World, ask, claim, device, pool
+
+ROOT = "resource.kubernetes.io/pcieRoot"
+ROOTS = 4
+TOGETHER = Constraint(match=ROOT)
+
+
+def at_root(number: int, kind: str) -> tuple[tuple[str, str], ...]:
+    return (("driver/kind", kind), (ROOT, f"pci0000:{number:02x}"))
+
+
+def world(*names: str, gpus: int = 2, nics: int = 2) -> World:
+    """Nodes with so many GPUs and NICs below each root. Their numbers do not show what is below one root."""
+    made = World()
+    for kind in ("gpu", "nic"):
+        made.claims.put_class(DeviceClass(kind, (f"driver/kind~{kind}",)))
+    for name in names:
+        made.node(name)
+        cards = [device(f"gpu-{i}", attributes=at_root(i % ROOTS, "gpu")) for i in range(gpus * ROOTS)]
+        ports = [device(f"nic-{i}", attributes=at_root(i // nics, "nic")) for i in range(nics * ROOTS)]
+        made.claims.put_slice(pool(name, *cards))
+        made.claims.put_slice(pool(f"{name}-nics", *ports, node=name, driver="dra.net"))
+    return made
+
+
+def joined(gpus: int = 1, nics: int = 1) -> ClaimSpec:
+    card = ask(gpus, name="gpu")
+    return claim(card, ask(nics, name="nic", device_class="nic"), constraints=[TOGETHER])
+
+
+def roots_of(found: World, node: str, spec: ClaimSpec) -> list[int]:
+    """The roots of the devices that a new pod gets, the GPUs first."""
+    (grant,) = found.hold(node, found.pod(spec))
+    names = sorted(one.device for one in grant.allocation.grants)
+    return [int(name[4:]) % ROOTS if name.startswith("gpu") else int(name[4:]) // 2 for name in names]
+
+
+def test_the_nic_is_below_the_root_of_the_gpus() -> None:
+    node = world("n1")
+    for _ in range(4):
+        assert len(set(roots_of(node, "n1", joined(2, 2)))) == 1
+    assert not node.fits("n1", joined())
+
+
+def test_a_claim_for_all_gpus_pairs_each_with_a_nic_of_its_own_root() -> None:
+    pairs = [Constraint((f"g{i}", f"n{i}"), match=ROOT) for i in range(ROOTS)]
+    apart = Constraint(tuple(f"g{i}" for i in range(ROOTS)), distinct=ROOT)
+    cards = [ask(1, name=f"g{i}") for i in range(ROOTS)]
+    ports = [ask(1, name=f"n{i}", device_class="nic") for i in range(ROOTS)]
+    node = world("n1")
+    assert Counter(roots_of(node, "n1", claim(*cards, *ports, constraints=[*pairs, apart]))) == dict.fromkeys(
+        range(4), 2
+    )
+
+
+def test_a_root_without_a_nic_is_left_to_others() -> None:
+    node = world("n1")
+    (first,) = {*roots_of(node, "n1", joined(1, 2))}
+    # A GPU of that root is left, but no NIC.
+    others = {root for _ in range(6) for root in roots_of(node, "n1", joined())}
+    assert others == {0, 1, 2, 3} - {first}
+    assert not node.fits("n1", joined())
+    assert node.fits("n1", claim(ask(1)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_200_jobs_each_fits_exactly_where_a_root_has_both(seed: int) -> None:
+    """Jobs of 1 or 2 GPUs and NICs come and go; what is free below each root is counted beside."""
+    dice = random.Random(seed)
+    names = [f"n{i}" for i in range(6)]
+    nodes = world(*names)
+    free = {(name, root): [2, 2] for name in names for root in range(ROOTS)}
+    held = []
+    placed = 0
+    for _ in range(200):
+        gpus, nics = dice.choice(((1, 1), (2, 1), (2, 2)))
+        for name in dice.sample(names, len(names)):
+            possible = any(free[name, root][0] >= gpus and free[name, root][1] >= nics for root in range(ROOTS))
+            assert nodes.fits(name, joined(gpus, nics)) == possible
+            if possible:
+                grants = nodes.hold(name, nodes.pod(joined(gpus, nics)))
+                devices = [one.device for one in grants[0].allocation.grants]
+                roots = {int(d[4:]) % ROOTS if d.startswith("gpu") else int(d[4:]) // 2 for d in devices}
+                (root,) = roots
+                free[name, root][0] -= gpus
+                free[name, root][1] -= nics
+                held.append((grants, name, root, gpus, nics))
+                placed += 1
+                break
+        while held and dice.random() < 0.45:
+            grants, name, root, gpus, nics = held.pop(dice.randrange(len(held)))
+            nodes.claims.release(grants)
+            free[name, root][0] += gpus
+            free[name, root][1] += nics
+    assert placed > 100
+    assert nodes.claims.check() == []
