@@ -33,7 +33,7 @@ TAGGED = """
 [1,0]<stdout>:  1073741824     268435456     float     sum      -1   344981    3.11    3.11      0   344454    3.12    3.12      0
 [1,0]<stdout>:# Out of bounds values : 0 OK
 """  # noqa: E501
-"""By mpirun, which tags lines, with what NCCL says between them."""
+"""By mpirun, which tags lines, with what NCCL logs between them."""
 OLD = """
 #       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
 #        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)

@@ -67,7 +67,8 @@ class RdmaResource(Struct, frozen=True):
 class Config(Struct, frozen=True):
     """`sharing` is by the resource's name without sharing. Roots and paths are None if the file does not set them.
     Every container with a GPU gets the `imex_channels` that the node has; with `imex_required` nothing is offered if
-    one is missing. `notes` are messages for fields without effect here."""
+    one is missing. With `nccl_conf` they get a file that names their NICs. `notes` are messages for fields without
+    effect here."""
 
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     device_list_strategies: tuple[str, ...] = (CDI_CRI,)
@@ -85,6 +86,7 @@ class Config(Struct, frozen=True):
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
     rdma: tuple[RdmaResource, ...] = ()
+    nccl_conf: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -295,6 +297,7 @@ _FIELDS: dict[str, _Field] = {
         _interval, why="the agent looks for changes at least every five minutes", quiet=(60,)
     ),
     "rdma.configList": _Field(_rdma, "rdma"),
+    "nccl.conf": _Field(_truth, "nccl_conf"),
 }
 
 

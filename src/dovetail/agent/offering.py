@@ -29,6 +29,7 @@ from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
 from dovetail.agent.machine.host import Gpu, Host
 from dovetail.agent.mps.clients import Mps
 from dovetail.agent.options import AgentOptions
+from dovetail.agent.plugin.nccl_conf import NcclFiles
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
 from dovetail.kube.api.client import Client
 from dovetail.kube.objects.topology import DeviceDifference
@@ -87,11 +88,13 @@ class Offering:
         self.fencing: NumaGuard | None = None
         self.settling: Settling | None = None
         """The caller runs `fencing` and `settling` if they are set."""
+        nccl = NcclFiles(options.state_folder / "nccl")
         if options.device_plugin:
             self._plugins = DevicePlugins(
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed, changed=registered,
             )  # fmt: skip
+            self._plugins.name_nics(lambda uuids: nccl.edits(self._host, uuids))
             self._plugins.dev_on_host = options.dev_root_on_host or options.dev_root
             self.settling = Settling(chosen, self._kubelet, self._plugins)
             self.settling.on_change(registered)

@@ -6,7 +6,7 @@ Rules
   its pods start together or not at all.
 - It is over when its first pod has ended, or all of it: the other pods of an mpirun wait for ever. What its pods have
   written is its result; then it is deleted, and so it is when the command is interrupted.
-- A job that has no result in time is deleted, too, and says why it waited.
+- A job that has no result in time is deleted, too, with the reason why it waited.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _ENDED = ("succeeded", "failed")
 PROGRAM = """
 import os, time, torch
 import torch.distributed as dist
-local = int(os.environ["LOCAL_RANK"])
+env = os.environ
+local = int(env["LOCAL_RANK"])
 torch.cuda.set_device(local)
 dist.init_process_group("nccl")
 ranks, size = dist.get_world_size(), 1 << 30

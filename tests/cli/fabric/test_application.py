@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail fabric import --apply`: labels of nodes, and the record of who said so."""
+"""`dovetail fabric import --apply`: labels of nodes, and the record of their sources."""
 
 from __future__ import annotations
 

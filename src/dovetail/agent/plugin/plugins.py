@@ -96,6 +96,10 @@ class DevicePlugins:
         self._reading: asyncio.Task[None] | None = None
         self._fence: tuple[str, ...] = ()
 
+    def name_nics(self, nccl: Callable[[Sequence[str]], Edits]) -> None:
+        """Set what returns the container edits that name the NICs of GPUs, by their uuids."""
+        self._answers.nccl = nccl
+
     @property
     def faults(self) -> tuple[str, ...]:
         """Messages for the operator; empty if all is well."""

@@ -45,9 +45,14 @@ class RequestRefused(Exception):
     """These devices are not allocated; the message has the reason."""
 
 
+def _no_edits(_: Sequence[str]) -> Edits:
+    return Edits()
+
+
 class Answers:
     """Builds the answers of Allocate by `config`, which may change. `gpu_edits` returns the container edits for GPUs
-    and instances by uuid, `mps` those for replicas of a resource that is shared by MPS."""
+    and instances by uuid, `mps` those for replicas of a resource that is shared by MPS. `nccl`, which is set later,
+    returns those that name the NICs of whole GPUs."""
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Answers:
         mps: Callable[[str, Sequence[str]], Edits],
     ) -> None:
         self.config, self._gpu_edits, self._mps = config, gpu_edits, mps
+        self.nccl: Callable[[Sequence[str]], Edits] = _no_edits
 
     def allocate(self, offer: ResourceOffer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
         """The answer for the devices `ids`. Raises RequestRefused."""
@@ -89,6 +95,8 @@ class Answers:
                 _add(answer, self._mps(offer.resource, uuids))
             except MpsError as error:
                 raise RequestRefused(str(error)) from error
+        if self.config.nccl_conf and offer.shared is None and not offer.profile:
+            _add(answer, self.nccl(uuids))
         return answer
 
     def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[AdvertisedDevice]) -> None:

@@ -65,7 +65,7 @@ def _show(sources: Mapping[str, FabricReading]) -> None:
 
 
 def record_lines(fabric: RecordedFabric) -> Iterator[str]:
-    """How fast the levels are, who wrote the labels and when, and what is slow until when."""
+    """How fast the levels are, the writers of labels with their times, and what is slow until when."""
     for level in fabric.spec.levels:
         known = [f"{level.bandwidth_mbps / 1000:g} GB/s"] if level.bandwidth_mbps else []
         known += [f"{level.latency_ns / 1000:g} us a hop"] if level.latency_ns else []

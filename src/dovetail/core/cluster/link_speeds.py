@@ -23,7 +23,7 @@ _Slots = NDArray[np.int64]
 
 
 class LinkSpeeds:
-    """`record` is what the Fabric of the cluster says, None where there is none."""
+    """`record` is that of the cluster's Fabric, None where there is none."""
 
     def __init__(self, nodes: Nodes, fabric: Fabric) -> None:
         self._nodes = nodes
