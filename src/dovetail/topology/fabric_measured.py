@@ -7,8 +7,8 @@ Rules
 - Pairs: the parts of a domain in a ring, each with the next one, so that a part is in two pairs. Ring: a node of every
   part at once.
 - A part is slow if all pairs that it is in are: the neighbours of a slow one have a fast pair with their other
-  neighbour. Of two parts alone both are slow: which one it is nobody can tell.
-- A pair of wider parts with a slow node in it says nothing about their links.
+  neighbour. Of two parts alone both are slow: which one it is stays open.
+- A pair of wider parts with a slow node in it does not count for their links.
 - A group whose job gave no result is failed, and slows nothing.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Fabric records of an import: each source with its places and time, who wrote the labels of the fabric on the
-nodes and when, and what is wrong between the sources.
+"""What a Fabric records of an import: each source with its places and time, the writers of the fabric's labels on the
+nodes with their times, and what is wrong between the sources.
 
 Rules
 - The places of a source are its narrowest domains, each with its nodes as a hostlist. Where they would take the whole
@@ -142,7 +142,7 @@ def status_of(
 
 
 def writers_of(nodes: Iterable[ListedNode], keys: Iterable[str]) -> tuple[LabelWriter, ...]:
-    """Who wrote these labels, by key in their order, and by manager."""
+    """The writers of these labels, by key in their order, and by manager."""
     found: dict[str, dict[str, list[datetime | None]]] = {key: {} for key in keys}
     for node in nodes:
         for entry in node.metadata.managed_fields:

@@ -66,7 +66,7 @@ class NcclFiles:
 
 def _nearest(host: Host, gpu: int) -> list[HostNic]:
     active = {hca.name for hca in host.hcas if hca.active}
-    nics = [nic for nic in host.nics if nic.rdma and nic.name in active]
+    nics = [nic for nic in host.nics or () if nic.rdma and nic.name in active]
     fastest = max((nic.speed_mbps for nic in nics), default=0)
     if not all(nic.speed_mbps for nic in nics):
         return []

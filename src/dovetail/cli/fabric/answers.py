@@ -29,7 +29,7 @@ class SourceTree(Struct, frozen=True):
 
 class FabricTrees(Struct, frozen=True):
     """The places of nodes, by source, and what the Fabric of the cluster states: how fast its `levels` are, the
-    writers of the `labels` of nodes, what was `measured` and found `slow`. Empty without a cluster and without a Fabric."""
+    writers of the `labels` of nodes, what was `measured` and found `slow`. Empty without a cluster or a Fabric."""
 
     sources: tuple[SourceTree, ...]
     levels: tuple[StatedLevel, ...] = ()

@@ -24,8 +24,8 @@ _SHAPES = ("pair", "ring")
 @click.option("--image", required=True, metavar="IMAGE", help="Image with PyTorch, or with what COMMAND needs.")
 @click.option("--level", "levels", metavar="KEY", multiple=True,
               help='Only inside domains of this level, "" is all nodes; may be repeated. Default: all.')  # fmt: skip
-@click.option("--shape", "shapes", type=click.Choice(_SHAPES), multiple=True, default=("pair",), show_default=True,
-              help="Pairs find what is slow; rings measure all parts at once. May be repeated.")  # fmt: skip
+@click.option("--shape", "shapes", type=click.Choice(_SHAPES), multiple=True,
+              help="Pairs find what is slow, rings measure many at once; may be repeated. Default: pair.")  # fmt: skip
 @click.option("--nodes", metavar="HOSTLIST", default="", help="Only these nodes, as gpu-[01-16].")
 @click.option("--at-least", "percent", type=click.IntRange(1, 100), default=80, show_default=True,
               help="What is below so many percent of the expected bandwidth is slow.")  # fmt: skip

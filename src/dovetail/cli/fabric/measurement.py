@@ -25,7 +25,7 @@ from dovetail.jobs.measuring import TORCH_COMMAND, MeasureAnswer, MeasureJob, Me
 from dovetail.kube.fabric_changes import read_fabric_object, write_measured
 from dovetail.topology import hostlist, nccl_output
 from dovetail.topology.fabric import FabricError
-from dovetail.topology.fabric_measured import FabricGroup, GroupResult, SlowResult, groups_of, with_expected
+from dovetail.topology.fabric_measured import PAIR, FabricGroup, GroupResult, SlowResult, groups_of, with_expected
 from dovetail.views.fabric_groups import expected_mbps, gpu_nodes
 
 Document = dict[str, Any]
@@ -59,7 +59,7 @@ def planned(source: ClusterSource, options: Mapping[str, Any]) -> MeasurePlan:
         if level not in (*levels, ""):
             known = ", ".join(levels) or "none"
             raise click.UsageError(f"--level: no node has a place at {level!r}: the levels are {known}")
-    groups = tuple(groups_of(nodes, levels, wanted, options["shapes"]))
+    groups = tuple(groups_of(nodes, levels, wanted, options["shapes"] or (PAIR,)))
     if not groups:
         raise click.ClickException("there are no two nodes with GPUs to measure between: see `dovetail fabric show`")
     if len(groups) > _MOST_GROUPS:
