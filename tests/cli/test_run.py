@@ -261,3 +261,22 @@ def test_a_file_that_cannot_be_submitted(cluster: CommandCluster, tmp_path: Path
 def test_a_file_that_does_not_exist(cluster: CommandCluster) -> None:
     result = cluster.run("submit", "nowhere.yaml")
     assert result.exit_code == 1 and "cannot be read" in result.stderr
+
+
+def test_a_compute_domain_is_made_with_the_job_and_nothing_where_the_cluster_has_none(cluster: CommandCluster) -> None:
+    asked = ("run", "wide", *IMAGE, "--gpus", "8xH100", "--time", "1h", "--compute-domain", "--kind", "job")
+    assert "is for several nodes" in cluster.run(*asked).stderr
+    refused = cluster.run(*asked, "--nodes", "2")
+    assert (refused.exit_code, "no ComputeDomain of resource.nvidia.com/v1beta1" in refused.stderr) == (1, True)
+    assert cluster.names("jobs.batch") == []
+    definition = json.loads(json.dumps(JOB_SETS).replace("jobset.x-k8s.io", "resource.nvidia.com"))
+    for name, wanted in (("jobsets", "computedomains"), ("jobset", "computedomain"), ("JobSet", "ComputeDomain")):
+        definition = json.loads(json.dumps(definition).replace(name, wanted))
+    definition = json.loads(json.dumps(definition).replace("v1alpha2", "v1beta1"))
+    cluster.put(definition)
+    made = cluster.run(*asked, "--nodes", "2")
+    assert made.exit_code == 0, made.output
+    domain, job = cluster.get("computedomains.resource.nvidia.com", "wide"), cluster.get("jobs.batch", "wide")
+    assert domain is not None and job is not None
+    (owner,) = domain["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Job", job["metadata"]["uid"])

@@ -169,3 +169,14 @@ def test_a_jobset_is_made_where_it_is_served_and_there_are_several_nodes() -> No
         "jobset",
         "job",
     )
+
+
+@pytest.mark.parametrize("kind", NEW_KINDS)
+def test_a_job_with_nvlink_between_nodes_has_a_domain_whose_channel_its_pods_claim(kind: str) -> None:
+    *objects, domain = made(kind, request_of("4", 4, compute_domain=True))
+    assert (domain["apiVersion"], domain["kind"]) == ("resource.nvidia.com/v1beta1", "ComputeDomain")
+    template = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    assert (domain["metadata"]["name"], template, domain["spec"]["numNodes"]) == ("train", "train-imex-channel", 4)
+    text = yaml.safe_dump(objects)
+    assert text.count(f"resourceClaimTemplateName: {template}") == (2 if kind == "pytorchjob" else 1)
+    assert [one["kind"] for one in objects] == [one["kind"] for one in made(kind, request_of("4", 4))]

@@ -90,6 +90,7 @@ def request_of(
         annotations=options["annotations"],
         priority_class=options["priority_class"],
         scheduler_name=scheduler_name,
+        compute_domain=options["compute_domain"],
     )
 
 

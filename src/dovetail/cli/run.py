@@ -117,6 +117,8 @@ def _runtime(ctx: click.Context, param: click.Parameter, value: str | None) -> s
               help="A further resource of each pod, such as rdma/hca=1; may be repeated.")  # fmt: skip
 @click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, callback=annotation_pairs,
               help="Annotation of the pods, such as dovetail.dev/topology-required=rack; may be repeated.")  # fmt: skip
+@click.option("--compute-domain", is_flag=True,
+              help="NVLink between nodes: make a ComputeDomain, and claim a channel of it in each pod.")  # fmt: skip
 @click.option("--priority-class", default="", metavar="NAME", help="PriorityClass of the pods.")
 @click.option(
     "--user", default=None, metavar="NAME", help="The user that the job counts for. Default: your login name."
@@ -162,6 +164,8 @@ def command(
             raise click.UsageError(f"--file and {option} both choose the cluster: use one of them")
     if how.files and not how.dry_run:
         raise click.UsageError("--file needs --dry-run: nothing can be created in files")
+    if options["compute_domain"] and options["nodes"] < 2:
+        raise click.UsageError("--compute-domain is for several nodes: a single one has NVLink without it")
     if how.dry_run and (how.wait or how.follow):
         raise click.UsageError("--dry-run creates nothing to wait for")
     config = None if how.files else config_of(kubeconfig, context)

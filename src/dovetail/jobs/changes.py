@@ -3,6 +3,7 @@
 
 Rules
 - Objects are created one after the other, as they are written; what was created before a failure stays, and is named.
+  Where the cluster does not serve one of their kinds, none is created.
 - To cancel deletes the object of the job, with what it has made, on condition that it is still the same one; pods
   without an object are deleted themselves. Pods end with their own grace period.
 """
@@ -50,11 +51,14 @@ async def create(
     and stores none. Raises NotDone, which names what was created before, and ApiError."""
     done: list[Created] = []
     first: Document | None = None
+    known: list[tuple[Document, str, str, Resource]] = []
     for document in documents:
         kind, version = text_at(document, "kind"), text_at(document, "apiVersion")
         resource = resources.get((version, kind))
         if resource is None:
-            raise NotDone(f"the cluster serves no {kind} of {version}{_so_far(done)}")
+            raise NotDone(f"the cluster serves no {kind} of {version}: nothing was created")
+        known.append((document, kind, version, resource))
+    for document, kind, version, resource in known:
         own = (text_at(document, "metadata.namespace") or namespace) if resource.namespaced else ""
         meta = {**(at(document, "metadata") or {}), **({"namespace": own} if own else {})}
         if owned and first is not None and not dry_run:

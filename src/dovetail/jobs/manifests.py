@@ -9,6 +9,8 @@ Rules
 - A pod that is evicted is made again and is no failure; a command that fails is not repeated.
 - CPU and memory are requests and limits, so that a kubelet can give a pod CPUs close to its GPUs. Without memory,
   /dev/shm has a bound of its own.
+- A ComputeDomain of NVIDIA's DRA driver is made with the job, and its pods claim a channel of it: NVLink between nodes
+  needs one. It is deleted with the job.
 - A run time is declared for the scheduler, and ends pods that run longer.
 """
 
@@ -35,6 +37,9 @@ PORT = 29500
 """The port of the master, as torchrun has it."""
 _SHM = "8Gi"
 _SERVICES = Resource("", "v1", "services", True, "Service")
+COMPUTE_DOMAINS = Resource("resource.nvidia.com", "v1beta1", "computedomains", True, "ComputeDomain")
+"""Source: api/nvidia.com/resource/v1beta1 of kubernetes-sigs/dra-driver-nvidia-gpu."""
+_CHANNEL = "imex-channel"
 _JOB_NAME = "batch.kubernetes.io/job-name"
 _RDMA = "rdma/"
 _TORCH = {"NNODES": "PET_NNODES", "NODE_RANK": "PET_NODE_RANK", "MASTER_ADDR": "PET_MASTER_ADDR"}
@@ -44,9 +49,10 @@ LONGEST_NAME = 52
 
 
 class JobRequest(Struct, frozen=True):
-    """A job to make. `products` are the GPU labels of the nodes that it may use, `hosts` their
-    names (none: any). `runtime` is as a user writes it, and `runtime_s` in seconds (0: not limited). `cpu_milli` and
-    `memory_bytes` are for each pod. `resources` are further amounts by name, `annotations` are those of its pods."""
+    """A job to make. `products` are the GPU labels of the nodes that it may use, `hosts` their names (none: any).
+    `runtime` is as a user writes it, and `runtime_s` in seconds (0: not limited). `cpu_milli` and `memory_bytes` are
+    for each pod. `resources` are further amounts by name, `annotations` are those of its pods. `compute_domain`: its
+    pods share memory by NVLink between nodes."""
 
     name: str
     namespace: str
@@ -67,6 +73,7 @@ class JobRequest(Struct, frozen=True):
     annotations: Mapping[str, str] = {}
     priority_class: str = ""
     scheduler_name: str = "dovetail"
+    compute_domain: bool = False
 
 
 class NewKind(Struct, frozen=True):
@@ -103,6 +110,8 @@ def _template(request: JobRequest, env: list[Document], subdomain: str = "", con
     if terms := _node_terms(request):
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
+    if request.compute_domain:
+        spec["resourceClaims"] = [{"name": _CHANNEL, "resourceClaimTemplateName": _channel_template(request)}]
     for field, value in (
         ("subdomain", subdomain),
         ("priorityClassName", request.priority_class),
@@ -139,6 +148,8 @@ def _container(request: JobRequest, env: list[Document], name: str) -> Document:
         "resources": {"limits": amounts, "requests": dict(amounts)},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }  # fmt: skip
+    if request.compute_domain:
+        found["resources"]["claims"] = [{"name": _CHANNEL}]
     if request.command:
         found["command"] = list(request.command)
     if any(resource.startswith(_RDMA) for resource in amounts):
@@ -217,6 +228,25 @@ def _pytorch_job(request: JobRequest) -> list[Document]:
     return [_object(PYTORCH_JOBS.resource, request, spec)]
 
 
+def _channel_template(request: JobRequest) -> str:
+    """The name of the ResourceClaimTemplate that the driver makes for the domain."""
+    return f"{request.name}-{_CHANNEL}"
+
+
+def _with_domain(make: Callable[[JobRequest], list[Document]]) -> Callable[[JobRequest], list[Document]]:
+    """The objects with the ComputeDomain of the job, where it has one."""
+
+    def made(request: JobRequest) -> list[Document]:
+        if not request.compute_domain:
+            return make(request)
+        # The number of nodes is read by older drivers alone, which wait for so many.
+        channel = {"resourceClaimTemplate": {"name": _channel_template(request)}}
+        spec = {"numNodes": request.nodes, "channel": channel}
+        return [*make(request), _object(COMPUTE_DOMAINS, request, spec)]
+
+    return made
+
+
 def _object(resource: Resource, request: JobRequest, spec: Document) -> Document:
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
     found: Document = _without_empty(head | {"metadata": _metadata(request), "spec": spec})
@@ -232,9 +262,9 @@ def _without_empty(value: Any) -> Any:
 
 
 NEW_KINDS: dict[str, NewKind] = {
-    "job": NewKind(JOBS, _job),
-    "jobset": NewKind(JOB_SETS.resource, _jobset),
-    "pytorchjob": NewKind(PYTORCH_JOBS.resource, _pytorch_job),
+    "job": NewKind(JOBS, _with_domain(_job)),
+    "jobset": NewKind(JOB_SETS.resource, _with_domain(_jobset)),
+    "pytorchjob": NewKind(PYTORCH_JOBS.resource, _with_domain(_pytorch_job)),
 }
 """By the value of `--kind`."""
 
