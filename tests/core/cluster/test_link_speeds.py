@@ -88,3 +88,20 @@ def test_only_the_fabric_of_the_cluster_counts_until_it_is_gone() -> None:
     assert restore(state.policy, take(state)).cluster.link_speeds.record == own
     apply_events(state, [ev.FabricRemoved(FABRIC_NAME)], 2)
     assert state.cluster.link_speeds.record is None
+
+
+def test_a_mark_does_not_use_up_the_limit_of_the_search() -> None:
+    """By count each rack holds both pods without its slow node, but not at once: the search tries that in vain."""
+    racks = {"r0": 2, "r1": 2}
+    speeds = slow(SlowPart("r0-1", LATER), SlowPart("r1-1", LATER))
+    state = State(Policy(fabric=(RACK,), search_limit=1))
+    nodes = [
+        ev.NodeChanged(Node(f"{rack}-{i}", ((GPU, 8), (PODS, 99)), ((RACK, rack),)))
+        for rack, count in racks.items()
+        for i in range(count)
+    ]
+    apply_events(state, [*nodes, ev.FabricChanged(speeds)], 0)
+    pods = [Pod(f"p{i}", "ns", f"p{i}", Request(((GPU, gpus), (PODS, 1))), gang="g") for i, gpus in enumerate((8, 4))]
+    required = ev.GangChanged(Gang("g", "ns", "g", min_count=2, required=(RACK,)))
+    found = step(state, [required, *map(ev.PodChanged, pods)], 1)
+    assert sorted(one.node for one in found if isinstance(one, Bind)) == ["r0-0", "r0-1"]

@@ -95,24 +95,39 @@ class GangSearch:
         drop the trial. Raises SearchLimitReached."""
         self._kinds.clear()
         if root.groups or len(root.pods) > 1 or root.held or root.required or root.preferred:
-            for inside in self._fast_first(root, scope):
-                if next(self._alternatives(root, inside), False):
+            for inside in self._fast_scopes(root, scope):
+                if self._placed_inside(root, inside):
                     self._extend(root)
                     return True
-            return False
+            placed = next(self._alternatives(root, scope), False)
+            if placed:
+                self._extend(root)
+            return placed
         return (
             self._add(_by_shape(self._cluster, root.pods, root.uniform), root.missing, scope, root.uniform)
             == root.missing
         )
 
-    def _fast_first(self, root: Group, scope: Scope | None) -> Iterator[Scope | None]:
-        """The scope without its slow parts, where it has any and a gang is placed, and then the scope."""
+    def _fast_scopes(self, root: Group, scope: Scope | None) -> Iterator[Scope]:
+        """The scope without its slow parts, where it has any and a gang is placed."""
         if root.total_missing() + len(root.all_held()) > 1:
             for fast in self._cluster.link_speeds.without_slow(self._cluster.now_ms):
                 inside = fast if scope is None else np.intersect1d(fast, scope, assume_unique=True)
                 if scope is None or len(inside) < len(scope):
                     yield inside
-        yield scope
+
+    def _placed_inside(self, root: Group, scope: Scope) -> bool:
+        """Place the gang there, if the search finds how. What it tries for that does not count against the limit of the
+        search for any place at all."""
+        mark, left = self._cluster.mark(), self._left
+        try:
+            placed = next(self._alternatives(root, scope), False)
+        except SearchLimitReached:
+            placed = False
+        if not placed:
+            self._cluster.rewind(mark)
+            self._left = left
+        return placed
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Yield once for each placement of the group, while it is in force; the next step undoes it."""
