@@ -4,7 +4,8 @@ nodes with their times, and what is wrong between the sources.
 
 Rules
 - The places of a source are its narrowest domains, each with its nodes as a hostlist. Where they would take the whole
-  record over MOST_BYTES, which an API server stores only just, the sources with the most are written without them.
+  record over MOST_BYTES, which an API server stores only just, the last sources are written without them: the first is
+  the import.
 - The times of labels are those of the field managers of the nodes.
 """
 
@@ -134,8 +135,7 @@ def status_of(
         "sources": sources, "labels": msgspec.to_builtins(list(writers)), "findings": listed,
         "conditions": [_condition(every, now, before or {})],
     }  # fmt: skip
-    largest = sorted(sources, key=lambda one: -len(msgspec.json.encode(one)))
-    for one in largest:
+    for one in reversed(sources):
         if len(msgspec.json.encode(status)) > MOST_BYTES:
             del one["domains"]
     return status
