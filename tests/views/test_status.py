@@ -159,7 +159,7 @@ def test_a_healthy_installation_has_no_problem() -> None:
         ("dovetail-scheduler", "b"),
     ]
     assert made.versions == {
-        "definitions": {"0.1.0": 6},
+        "definitions": {"0.1.0": 7},
         "operator": {"0.1.0": 1},
         "scheduler": {"0.1.0": 1},
         "agent": {"0.1.0": 1},
