@@ -89,7 +89,7 @@ NAME_FIELDS = frozenset(
         *("storageClassName", "volumeName", "container", "containerName", "image", "hostIP", "deviceClassName"),
         *("groupName", "message", "line", "reason", "why", "next", "unread", "value", "values", "finalizers"),
         # Keys of labels and names of resources: public if their domain is.
-        *("key", "topologyKey", "matchLabelKeys", "mismatchLabelKeys", "matchAttribute", "distinctAttribute"),
+        *("key", "level", "topologyKey", "matchLabelKeys", "mismatchLabelKeys", "matchAttribute", "distinctAttribute"),
         *("topology", "required", "preferred", "podGroupNames"),
         *("resource", "resourceName", "extendedResourceName", "within"),
     }
