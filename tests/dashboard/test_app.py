@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from io import StringIO
 
 import pytest
@@ -12,6 +13,7 @@ from dovetail.dashboard.access import wrong_namespace
 from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.board import Topic
 from dovetail.dashboard.pages import PAGES
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 from tests.dashboard.worlds import FakeSource, node, pod, served
 
@@ -25,7 +27,9 @@ WORLD = (
 class OnlyTeamA:
     """The bearer of `admin` sees all, that of `a` the namespace team-a."""
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Resource] = ()
+    ) -> Refusal | None:  # fmt: skip
         if authorization == "Bearer admin" or (authorization, namespace) == ("Bearer a", "team-a"):
             return wrong_namespace(namespace)
         return (403, "no") if authorization else (401, "a bearer token is needed")

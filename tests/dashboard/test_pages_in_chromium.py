@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from dovetail.cli.demo.past import write_past
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.access import OwnAccess
 from dovetail.dashboard.board import PageBoard
@@ -22,7 +24,7 @@ from dovetail.dashboard.serve import bound, serving
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.test_app import OnlyTeamA
-from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod, served
+from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served
 from tools import chromium
 
 pytestmark = [pytest.mark.chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -30,13 +32,26 @@ AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 HOSTILE = "<img src=x onerror=hacked()><script>hacked()</script>&amp; \u202eتسر\u2066 🦊 ${hacked()} =1+1 " + "x" * 300
 """What a tenant might write."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
-KEPT = frozenset({"state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels"})
+KEPT = frozenset({
+    "state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels", "by", "idle",
+    "verdict", "workload", "outcome",
+})  # fmt: skip
 """Fields that are words of the scheduler, not of users, and those that pages of several answers are put together by."""
 WORLD = (
     node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"),
     pod("runs", 2, on="a"), pod("waits", 9), pod("small", 1), pod("secret-name", 4, namespace="team-b", on="b"),
 )  # fmt: skip
-PATHS = ("", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a")
+PATHS = (
+    "", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a", "waste",
+    "cost", "cost?by=node&period=7d",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("past") / "history.db"
+    write_past(path, NOW_MS)
+    return path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -88,6 +103,15 @@ class HostileSource(FakeSource):
         return replace(found, answer=msgspec.Raw(msgspec.json.encode(answer)))
 
 
+class HostilePast(FakePast):
+    """The same of the past."""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        found = await super().ask(request)
+        answer = _hostile(decode_json(found.answer, dict[str, Any]), "")
+        return replace(found, answer=msgspec.Raw(msgspec.json.encode(answer)))
+
+
 def _hostile(value: Any, key: str) -> Any:
     if isinstance(value, dict):
         return {name: one if name in KEPT else _hostile(one, name) for name, one in value.items()}
@@ -101,20 +125,20 @@ def url_of(client: Any) -> str:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-async def test_every_page_can_be_used_by_all(browser: Browser, width: int, scheme: str) -> None:
+async def test_every_page_can_be_used_by_all(browser: Browser, past: Path, width: int, scheme: str) -> None:
     shown = await seen(browser, width, scheme)
-    async with served(FakeSource(*WORLD)) as (client, _):
+    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
         for path in PATHS:
             await shown.open(f"{url_of(client)}{path}")
             await shown.check()
     await shown.page.close()
 
 
-async def test_no_text_of_a_cluster_is_markup(browser: Browser) -> None:
+async def test_no_text_of_a_cluster_is_markup(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     await shown.page.add_init_script("window.hacked = () => { window.wasHacked = true; }")
-    async with served(HostileSource(*WORLD)) as (client, _):
-        for path in ("", "?view=table", "queue", "jobs", "teams", "leases"):
+    async with served(HostileSource(*WORLD), past=HostilePast(past)) as (client, _):
+        for path in ("", "?view=table", "queue", "jobs", "teams", "leases", "waste", "cost?by=job"):
             await shown.open(f"{url_of(client)}{path}")
             if path not in ("teams", "leases"):
                 await expect(shown.page.locator("main")).to_contain_text("<img src=x onerror=hacked()>")
@@ -133,6 +157,9 @@ async def test_without_anything_a_page_shows_what_to_do(browser: Browser) -> Non
         for path in ("", "queue", "jobs", "leases"):
             await shown.open(f"{url_of(client)}{path}")
             await expect(shown.page.locator(".empty code").first).to_contain_text("dovetail")
+        for path in ("waste", "cost"):
+            await shown.open(f"{url_of(client)}{path}")
+            await expect(shown.page.locator(".empty")).to_contain_text("--store FILE")
         await shown.open(f"{url_of(client)}job/team-a/gone")
         await expect(shown.page.locator("main")).to_contain_text("It is not there.")
         await shown.page.goto(f"{url_of(client)}no/such/page")
@@ -175,6 +202,31 @@ async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: B
         await expect(page.locator("tbody tr")).to_have_count(200)
         await page.get_by_role("button", name="Show all 1000 nodes").click()
         await expect(page.locator("tbody tr")).to_have_count(1000)
+    await page.close()
+
+
+async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
+        await shown.open(f"{url_of(client)}cost")
+        await expect(page.locator("tbody tr").first).to_contain_text("research")
+        await page.get_by_label("By").select_option("job")
+        await expect(page).to_have_url(re.compile(r"/cost\?by=job$"))
+        await expect(page.locator("tbody a").first).to_have_attribute("href", "/job/research/pretrain-7b")
+        await expect(page.get_by_label("By")).to_be_focused()
+        await page.get_by_label("Period", exact=True).and_(page.locator("input")).fill("yesterday")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".empty")).to_contain_text("yesterday")
+        await page.get_by_role("button", name="7d").click()
+        await expect(page).to_have_url(re.compile(r"/cost\?by=job&period=7d$"))
+        await expect(page.locator("tbody tr")).to_have_count(8)
+        await shown.open(page.url)
+        await expect(page.locator("tbody tr")).to_have_count(8)
+        await page.emulate_media(media="print")
+        await expect(page.locator("form.bar")).to_be_hidden()
+        await expect(page.locator("table")).to_be_visible()
+    assert not shown.errors or all("404" in one for one in shown.errors)
     await page.close()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession
@@ -15,11 +16,13 @@ from dovetail.core.cycle import enter
 from dovetail.core.json_text import decode_json
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
+from dovetail.cost.price_sources import PriceSources
 from dovetail.dashboard.access import Accesses, OwnAccess
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
-from dovetail.dashboard.sources import SourceAway
+from dovetail.dashboard.sources import SourceAway, ViewSource
+from dovetail.historyserver.server import answered
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
 from dovetail.kube.objects.views import ViewDocument
@@ -109,12 +112,34 @@ class FakeSource:
         return decode_json(reply.body, ViewDocument)
 
 
+class FakePast:
+    """Answers from a file, in this process, and keeps what it is asked."""
+
+    name = "the history of https://cluster.example"
+
+    def __init__(self, store: Path) -> None:
+        self.changed = asyncio.Event()
+        self.asked: list[ViewRequest] = []
+        self._store = store
+
+    async def moment(self, namespace: str) -> str:
+        return ""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        self.asked.append(request)
+        reply = answered(self._store, PriceSources(), question_of(request))
+        if reply.status != 200:
+            raise NoSuchObject(reply.body.decode())
+        return decode_json(reply.body, ViewDocument)
+
+
 @asynccontextmanager
 async def served(
-    source: FakeSource, accesses: Accesses | None = None, fabric: tuple[str, ...] = ("dovetail.dev/rack",)
-) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
+    source: FakeSource, accesses: Accesses | None = None, fabric: tuple[str, ...] = ("dovetail.dev/rack",),
+    past: ViewSource | None = None,
+) -> AsyncIterator[tuple[ClientSession, PageBoard]]:  # fmt: skip
     """A client of the pages, and their board."""
-    board, listening = PageBoard(source, fabric, lambda: NOW_MS), bound("127.0.0.1:0")
+    board, listening = PageBoard(source, fabric, lambda: NOW_MS, past), bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
     async with serving(board, accesses or OwnAccess(), listening), ClientSession(url) as client:
         yield client, board

@@ -7,15 +7,14 @@ made of answers for that namespace alone, which are redacted where they are made
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
 
 import msgspec
 
 from dovetail.dashboard.gpu_cells import HELD, PART, cells_of, gpu_count
 from dovetail.dashboard.page_types import (
-    AnyPage,
+    Asking,
     FleetPage,
     GridNode,
     JobNode,
@@ -24,11 +23,11 @@ from dovetail.dashboard.page_types import (
     LeasesPage,
     ListedJob,
     NodeDetailPage,
+    Page,
     QueuedJob,
     QueuePage,
     TeamsPage,
 )
-from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.views import (
     CAPACITIES,
@@ -53,18 +52,8 @@ from dovetail.views.queue_types import QueuePosition, QueueShare
 from dovetail.views.topology_types import NodeTopology
 from dovetail.views.why_types import Explanation
 
-T = TypeVar("T")
 MOST_AHEAD = 2_000
 """With more waiting jobs the list of jobs has no expected starts; the queue has them."""
-
-
-class Asking(Protocol):
-    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. Raises SourceAway,
-    NoSuchObject, JsonError."""
-
-    async def __call__(
-        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ...
-    ) -> T: ...
 
 
 async def fleet(ask: Asking, fabric: Sequence[str], name: str) -> FleetPage:
@@ -155,7 +144,6 @@ async def leases(ask: Asking, fabric: Sequence[str], name: str) -> LeasesPage:
     return LeasesPage(await ask(LEASE_LISTS, LeasesView))
 
 
-Page = Callable[[Asking, Sequence[str], str], Awaitable[AnyPage]]
 PAGES: Mapping[str, Page] = {"fleet": fleet, "queue": queue, "jobs": jobs, "teams": teams, "leases": leases}
 """By path. Each gets the levels of the fabric, and the name of what it is about."""
 OF_OBJECT: Mapping[str, Page] = {"job": job, "node": node}

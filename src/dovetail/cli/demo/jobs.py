@@ -145,7 +145,7 @@ async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -
                 console.print(f"  export KUBECONFIG={path}", highlight=False)
                 _print_next(console)
                 if dashboard:
-                    await _show_pages(playground, config, console, scheduler)
+                    await _show_pages(playground, config, console, scheduler, Path(folder) / "history.db")
                 await scheduler
         elif not quiet:
             console.print("\n[bold]dovetail demo --keep[/bold] leaves this cluster running, so that you can ask it:")
@@ -154,11 +154,14 @@ async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -
 
 
 async def _show_pages(
-    playground: Playground, config: ClusterConfig, console: Console, scheduler: asyncio.Future[None]
+    playground: Playground, config: ClusterConfig, console: Console, scheduler: asyncio.Future[None], history: Path
 ) -> None:
-    """Serve the web pages, of two teams more, until Ctrl-C, or until the scheduler ends."""
+    """Serve the web pages, of two teams more and with a simulated past, until Ctrl-C, or until the scheduler ends."""
+    from dovetail.cli.demo.past import write_past
     from dovetail.dashboard import serve
+    from dovetail.dashboard.past_process import ReadHistory
 
+    write_past(history, now_ms())
     for document in (*definitions(FOLDER / "crds"), *teams()):
         playground.put(document)
 
@@ -168,7 +171,7 @@ async def _show_pages(
     def ready() -> None:
         console.print(f"\nThe pages of this cluster: [bold]{url}[/bold]", highlight=False)
 
-    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config)
+    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config, history=ReadHistory(str(history)))
     pages = asyncio.ensure_future(serve.run(cluster, listening, authorize=False, ready=ready))
     try:
         await asyncio.wait((pages, scheduler), return_when=asyncio.FIRST_COMPLETED)
