@@ -24,7 +24,7 @@ from dovetail.dashboard.serve import bound, serving
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.test_app import OnlyTeamA
-from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served
+from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served, wiring
 from tools import chromium
 
 pytestmark = [pytest.mark.chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -38,12 +38,12 @@ KEPT = frozenset({
 })  # fmt: skip
 """Fields that are words of the scheduler, not of users, and those that pages of several answers are put together by."""
 WORLD = (
-    node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"),
+    node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"), wiring("a"), wiring("b", switched=False),
     pod("runs", 2, on="a"), pod("waits", 9), pod("small", 1), pod("secret-name", 4, namespace="team-b", on="b"),
 )  # fmt: skip
 PATHS = (
     "", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a", "waste",
-    "cost", "cost?by=node&period=7d",
+    "cost", "node/b", "cost?by=node&period=7d",
 )  # fmt: skip
 
 
@@ -205,12 +205,59 @@ async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: B
     await page.close()
 
 
+async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    world = (*WORLD, pod("finetune", 8, namespace="research", on="b"))
+    async with served(FakeSource(*world), past=FakePast(past)) as (client, _):
+        await shown.open(f"{url_of(client)}job/research/finetune")
+        wiring = page.locator("svg.wiring")
+        await expect(wiring).to_have_attribute(
+            "aria-label", re.compile("NVLinks: 0 to 1, 12; .*NIC 3, 50 GB/s: PIX to GPUs 6, 7")
+        )
+        await expect(page.locator(".domain h3")).to_contain_text("r2")
+        await expect(page.locator(".lane")).to_have_count(2)
+        await expect(page.locator(".track").first).to_have_attribute(
+            "aria-label", re.compile("waited 30m, started up 2m, ran 2d")
+        )
+        await expect(page.locator(".steps")).to_contain_text("finetune-1-0 preempted: preempted for product/serve")
+        await expect(page.get_by_text("5,834.24 USD")).to_be_visible()
+        await shown.check()
+        await shown.open(f"{url_of(client)}job/team-a/waits")
+        await expect(page.locator(".steps")).to_contain_text("submitted")
+        await expect(page.locator("main")).to_contain_text("The history has no record of it")
+        await shown.open(f"{url_of(client)}node/a")
+        await expect(wiring).to_have_attribute("aria-label", re.compile("NVLink switches between all of them"))
+        await shown.open(url_of(client))
+        await expect(page.locator(".cards")).to_contain_text("USD wasted, of 220.16")
+        await shown.check()
+    await page.close()
+
+
+async def test_on_paper_a_page_is_whole(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
+        for path in PATHS:
+            await shown.open(f"{url_of(client)}{path}")
+            await page.emulate_media(media="print", color_scheme="dark")
+            await expect(page.locator("header")).to_be_hidden()
+            assert (
+                await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+                == "rgb(255, 255, 255)"
+            )
+            assert (await page.pdf(format="A4")).startswith(b"%PDF")
+            await page.emulate_media(media="screen", color_scheme="light")
+    await page.close()
+
+
 async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     page = shown.page
     async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
         await shown.open(f"{url_of(client)}cost")
         await expect(page.locator("tbody tr").first).to_contain_text("research")
+        await page.get_by_label("By").focus()
         await page.get_by_label("By").select_option("job")
         await expect(page).to_have_url(re.compile(r"/cost\?by=job$"))
         await expect(page.locator("tbody a").first).to_have_attribute("href", "/job/research/pretrain-7b")
@@ -220,9 +267,9 @@ async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Bro
         await expect(page.locator(".empty")).to_contain_text("yesterday")
         await page.get_by_role("button", name="7d").click()
         await expect(page).to_have_url(re.compile(r"/cost\?by=job&period=7d$"))
-        await expect(page.locator("tbody tr")).to_have_count(8)
+        await expect(page.locator("tbody tr")).to_have_count(10)
         await shown.open(page.url)
-        await expect(page.locator("tbody tr")).to_have_count(8)
+        await expect(page.locator("tbody tr")).to_have_count(10)
         await page.emulate_media(media="print")
         await expect(page.locator("form.bar")).to_be_hidden()
         await expect(page.locator("table")).to_be_visible()

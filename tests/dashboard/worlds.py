@@ -47,6 +47,29 @@ def node(name: str, gpus: int = 8, **labels: str) -> Object:
     }  # fmt: skip
 
 
+def wiring(name: str, switched: bool = True) -> Object:
+    """The GPUNode of a node of 8 GPUs in two NUMA nodes, with NVLinks by switches or between pairs, and four NICs."""
+    other = [[0 if a == b else 18 if switched else 12 * (a // 2 == b // 2) for b in range(8)] for a in range(8)]
+    levels = [
+        ["PIX" if gpu // 2 == nic else "NODE" if gpu // 4 == nic // 2 else "SYS" for gpu in range(8)]
+        for nic in range(4)
+    ]
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name},
+        "status": {
+            "gpus": [
+                {"index": gpu, "uuid": f"GPU-{name}-{gpu}", "product": "H100", "numaNode": gpu // 4, "healthy": True}
+                for gpu in range(8)
+            ],
+            "nvlinks": other,
+            "nics": [
+                {"name": f"mlx5_{nic}", "numaNode": nic // 2, "speedMBps": 50_000, "rdma": True, "levels": levels[nic]}
+                for nic in range(4)
+            ],
+        },
+    }  # fmt: skip
+
+
 def pod(
     name: str, gpus: int = 1, namespace: str = "team-a", on: str = "", queue: str = "", **annotations: str
 ) -> Object:

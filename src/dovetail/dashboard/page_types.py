@@ -17,7 +17,7 @@ from dovetail.views.held_types import NodeHolder
 from dovetail.views.lease_types import LeasesView
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_types import QueueShare
-from dovetail.views.topology_types import NodeInside
+from dovetail.views.topology_types import NodeInside, Topology
 from dovetail.views.why_types import Explanation
 
 T = TypeVar("T")
@@ -119,17 +119,20 @@ class JobsPage(Struct, frozen=True):
 
 
 class JobNode(Struct, frozen=True):
-    """A node on which pods of a job hold GPUs. `place` is as in GridNode."""
+    """A node on which pods of a job hold GPUs. `place` is as in GridNode. `topology` is its wiring, without sets; None
+    where it is not known or not drawn."""
 
     node: str
     place: tuple[str, ...]
     model: str
     cells: str
     pods: tuple[NodeHolder, ...]
+    topology: Topology | None = None
 
 
 class JobPage(Struct, frozen=True):
-    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done."""
+    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done. At most
+    `drawn` nodes have their wiring."""
 
     rows: ClassVar[str] = "nodes"
     job: str
@@ -137,6 +140,7 @@ class JobPage(Struct, frozen=True):
     explained: Explanation | None
     levels: tuple[str, ...]
     nodes: tuple[JobNode, ...]
+    drawn: int
 
 
 class NodeDetailPage(Struct, frozen=True):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.dashboard.gpu_cells import HELD, PART, cells_of, gpu_count
 from dovetail.dashboard.page_types import (
@@ -49,9 +50,11 @@ from dovetail.views.lease_types import LeasesView
 from dovetail.views.names import JOB
 from dovetail.views.node_types import NodeHealthView, NodeList
 from dovetail.views.queue_types import QueuePosition, QueueShare
-from dovetail.views.topology_types import NodeTopology
+from dovetail.views.topology_types import NodeTopology, Topology
 from dovetail.views.why_types import Explanation
 
+MOST_DRAWN = 8
+"""The nodes of a job whose wiring is asked for."""
 MOST_AHEAD = 2_000
 """With more waiting jobs the list of jobs has no expected starts; the queue has them."""
 
@@ -113,12 +116,21 @@ async def job(ask: Asking, fabric: Sequence[str], name: str) -> JobPage:
     on = {node: pods for node, pods in on.items() if pods}
     listed = await ask(NODE_LISTS, NodeList) if on else NodeList((), 0)
     levels = _levels(listed.nodes, fabric)
+    found_on = [one for one in listed.nodes if one.node in on]
+    drawn = {one.node: await _wiring(ask, one.node) for one in found_on[:MOST_DRAWN]}
     nodes = tuple(
-        JobNode(one.node, _place(one, levels), one.model, cells_of(one, on[one.node])[0], on[one.node])
-        for one in listed.nodes
-        if one.node in on
-    )
-    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes)
+        JobNode(
+            one.node, _place(one, levels), one.model, cells_of(one, on[one.node])[0], on[one.node], drawn.get(one.node)
+        )
+        for one in found_on
+    )  # fmt: skip
+    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes, MOST_DRAWN)
+
+
+async def _wiring(ask: Asking, node: str) -> Topology | None:
+    """Without the sets of GPUs, which a drawing does not show."""
+    found = (await ask(NODE_TOPOLOGIES, NodeTopology, {"node": node})).inside.topology
+    return replace(found, sets=()) if found is not None else None
 
 
 async def node(ask: Asking, fabric: Sequence[str], name: str) -> NodeDetailPage:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.advice.sizing.rule import JobAdvice, JobAdviceList
 from dovetail.cost.cost_lines import CostLine, cost_lines
@@ -42,6 +43,8 @@ from dovetail.kube.reading.views import NoSuchObject
 
 MOST_GROUPS = 2_000
 """Of a page of costs; all others are one row."""
+MOST_STEPS = 200
+"""The pods of a run whose times are shown."""
 _OF_JOB = CostQuestion("job")
 _HOUR_S, _HUNDREDTHS, _MICRO, _PER_MILLE = 3600, 100, 1_000_000, 10
 
@@ -121,7 +124,7 @@ async def job_use(ask: Asking, fabric: Sequence[str], name: str) -> JobUsePage:
     """The past of the job NAMESPACE/NAME: its runs, its use and its costs."""
     resource, query = _asked(PastJobsQuestion((name,)))
     past = await ask(resource, PastJobs, query)
-    runs = tuple(one for one in past.jobs if one.job == name)
+    runs = tuple(replace(one, steps=one.steps[:MOST_STEPS]) for one in past.jobs if one.job == name)
     resource, query = _asked(_OF_JOB)
     costs = await ask(resource, CostAnswer, query)
     groups = [line for line in cost_lines(costs)[0] if line.row.name == name and line.row.kind == "group"]

@@ -99,7 +99,8 @@ def _pod(run: _Run, name: str, node: str, end_ms: int) -> PodRecord:
         f"uid-{run.job}-{name}", run.namespace, f"{run.job}-{name}", run.job, run.kind, run.user,
         run.namespace if run.namespace != "default" else "", "dovetail", gpus=f"{run.gpus} GPUs",
         gpu_milli=1000 * run.gpus, node=node, submitted_ms=bound_ms - run.waited_minutes * _MINUTE_MS,
-        bound_ms=bound_ms, started_ms=bound_ms + 2 * _MINUTE_MS, ended_ms=end_ms - run.ended * HOUR_MS if run.ended else 0,
+        bound_ms=bound_ms, started_ms=bound_ms + 2 * _MINUTE_MS,
+        ended_ms=end_ms - run.ended * HOUR_MS if run.ended else 0,
         outcome=run.outcome if run.ended else "", code=run.code, message=run.message,
     )  # fmt: skip
 
