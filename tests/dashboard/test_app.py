@@ -159,10 +159,10 @@ async def test_the_nodes_of_a_job_are_drawn_up_to_a_bound(monkeypatch: pytest.Mo
     async with served(FakeSource(*world)) as (client, _):
         async with client.get("/api/job/team-a/one.json") as reply:
             page = (await reply.json())["page"]
-        topology = page["nodes"][0]["topology"]
+        topology = page["wiring"]["b"]
         assert topology["nvlinks"][0][:3] == [0, 12, 0] and topology["sets"] == []
         assert [nic["levels"][0] for nic in topology["nics"]] == ["PIX", "NODE", "SYS", "SYS"]
         monkeypatch.setattr("dovetail.dashboard.pages.MOST_DRAWN", 0)
         async with client.get("/api/job/team-a/two.json") as reply:
             page = (await reply.json())["page"]
-        assert page["nodes"][0]["topology"] is None and page["drawn"] == 0
+        assert page["nodes"][0]["node"] == "b" and page["wiring"] == {} and page["drawn"] == 0

@@ -234,6 +234,23 @@ async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser
     await page.close()
 
 
+async def test_teams_have_their_last_days(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    own = {"namespaces": {"names": ["research"]}}
+    world = (
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "research"}},
+        {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "research"}, "spec": own},
+        node("a"),
+    )  # fmt: skip
+    async with served(FakeSource(*world), past=FakePast(past)) as (client, _):
+        await shown.open(f"{url_of(client)}teams")
+        line = shown.page.locator(".spark")
+        await expect(line).to_have_attribute("aria-label", re.compile("2027-01-08: 456 allocated, 323.3 used"))
+        await expect(line.locator("polyline")).to_have_count(2)
+        await shown.check()
+    await shown.page.close()
+
+
 async def test_on_paper_a_page_is_whole(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     page = shown.page

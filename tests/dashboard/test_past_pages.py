@@ -100,6 +100,22 @@ async def test_the_past_of_a_job_has_its_runs_its_use_and_its_costs(store: Path)
         assert (await page_of(client, f"past/{OWN}/unheard"))["runs"] == []
 
 
+async def test_the_days_of_teams_are_those_of_the_report(demo: Path) -> None:
+    async with served(FakeSource(node("a")), past=FakePast(demo)) as (client, _):
+        page = await page_of(client, "trend")
+    assert page["days"] == sorted(page["days"]) and len(page["days"]) == 7
+    for at in (0, 4, 6):
+        rows = printed(demo, "report", "--by", "queue", "--period", page["days"][at])["rows"]
+        expected = {
+            one["name"]: (round(one["allocated_gpu_s"] / 3600, 2), round(one["used_gpu_s"] / 3600, 2))
+            for one in rows
+            if one["kind"] == "group"
+        }
+        shown = {one["queue"]: (one["allocated_hours"][at], one["used_hours"][at]) for one in page["queues"]}
+        assert {name: hours for name, hours in shown.items() if any(hours)} == expected
+        assert expected["research"][0] > 0
+
+
 async def test_every_page_of_the_past_is_a_table(demo: Path) -> None:
     async with served(FakeSource(node("a")), past=FakePast(demo)) as (client, _):
         for path in (*PAST_PAGES, "cost/team/7d", "past/research/finetune"):

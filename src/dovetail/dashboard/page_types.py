@@ -119,20 +119,18 @@ class JobsPage(Struct, frozen=True):
 
 
 class JobNode(Struct, frozen=True):
-    """A node on which pods of a job hold GPUs. `place` is as in GridNode. `topology` is its wiring, without sets; None
-    where it is not known or not drawn."""
+    """A node on which pods of a job hold GPUs. `place` is as in GridNode."""
 
     node: str
     place: tuple[str, ...]
     model: str
     cells: str
     pods: tuple[NodeHolder, ...]
-    topology: Topology | None = None
 
 
 class JobPage(Struct, frozen=True):
-    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done. At most
-    `drawn` nodes have their wiring."""
+    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done. `wiring` is
+    that of at most `drawn` of its nodes, by name, without sets of GPUs."""
 
     rows: ClassVar[str] = "nodes"
     job: str
@@ -140,6 +138,7 @@ class JobPage(Struct, frozen=True):
     explained: Explanation | None
     levels: tuple[str, ...]
     nodes: tuple[JobNode, ...]
+    wiring: dict[str, Topology]
     drawn: int
 
 

@@ -117,14 +117,13 @@ async def job(ask: Asking, fabric: Sequence[str], name: str) -> JobPage:
     listed = await ask(NODE_LISTS, NodeList) if on else NodeList((), 0)
     levels = _levels(listed.nodes, fabric)
     found_on = [one for one in listed.nodes if one.node in on]
-    drawn = {one.node: await _wiring(ask, one.node) for one in found_on[:MOST_DRAWN]}
+    read = {one.node: await _wiring(ask, one.node) for one in found_on[:MOST_DRAWN]}
+    wiring = {name: topology for name, topology in read.items() if topology is not None}
     nodes = tuple(
-        JobNode(
-            one.node, _place(one, levels), one.model, cells_of(one, on[one.node])[0], on[one.node], drawn.get(one.node)
-        )
+        JobNode(one.node, _place(one, levels), one.model, cells_of(one, on[one.node])[0], on[one.node])
         for one in found_on
-    )  # fmt: skip
-    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes, MOST_DRAWN)
+    )
+    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes, wiring, MOST_DRAWN)
 
 
 async def _wiring(ask: Asking, node: str) -> Topology | None:

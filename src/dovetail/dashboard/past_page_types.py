@@ -146,4 +146,20 @@ class JobUsePage(Struct, frozen=True):
     advice: tuple[AdvisedJob, ...]
 
 
-PastPage = CostPage | IdlePage | AdvicePage | JobUsePage
+class TeamTrend(Struct, frozen=True):
+    """A queue: the GPU-hours that it was allocated on each day, and those that it used."""
+
+    queue: str
+    allocated_hours: tuple[float, ...]
+    used_hours: tuple[float, ...]
+
+
+class TrendPage(Struct, frozen=True):
+    """The queues on the last whole `days` (UTC), the first one first."""
+
+    rows: ClassVar[str] = "queues"
+    days: tuple[str, ...]
+    queues: tuple[TeamTrend, ...]
+
+
+PastPage = CostPage | IdlePage | AdvicePage | JobUsePage | TrendPage

@@ -18,6 +18,7 @@ from dovetail.advice.sizing.rule import JobAdvice, JobAdviceList
 from dovetail.cost.cost_lines import CostLine, cost_lines
 from dovetail.cost.costs import CostAnswer
 from dovetail.cost.idle_pods import IdleList, IdleRow
+from dovetail.cost.utilization import Utilization
 from dovetail.dashboard.page_types import Asking, Page
 from dovetail.dashboard.past_page_types import (
     AdvicePage,
@@ -27,7 +28,10 @@ from dovetail.dashboard.past_page_types import (
     IdleHolder,
     IdlePage,
     JobUsePage,
+    TeamTrend,
+    TrendPage,
 )
+from dovetail.history.records import DAY_MS
 from dovetail.historyserver.past_jobs import PastJobs
 from dovetail.historyserver.questions import (
     RESOURCES,
@@ -36,13 +40,15 @@ from dovetail.historyserver.questions import (
     HistoryAsked,
     IdleQuestion,
     PastJobsQuestion,
+    UseQuestion,
 )
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, QUESTION, SIZE_ADVICE
+from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, QUESTION, SIZE_ADVICE, USE_REPORTS
 from dovetail.kube.reading.views import NoSuchObject
 
 MOST_GROUPS = 2_000
 """Of a page of costs; all others are one row."""
+TREND_DAYS = 7
 MOST_STEPS = 200
 """The pods of a run whose times are shown."""
 _OF_JOB = CostQuestion("job")
@@ -145,6 +151,26 @@ async def job_use(ask: Asking, fabric: Sequence[str], name: str) -> JobUsePage:
     )  # fmt: skip
 
 
+async def trend(ask: Asking, fabric: Sequence[str], name: str) -> TrendPage:
+    """The queues on each of the last whole days."""
+    resource, query = _asked(UseQuestion("day", f"{TREND_DAYS}d"))
+    asked = await ask(resource, Utilization, query)
+    days = [row.name for row in asked.rows if row.kind == "group"]
+    if asked.end_ms % DAY_MS:
+        days = days[:-1]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for at, day in enumerate(days):
+        resource, query = _asked(UseQuestion("queue", day, limit=MOST_GROUPS))
+        for row in (await ask(resource, Utilization, query)).rows:
+            if row.kind == "group":
+                hours = found.setdefault(row.name, [(0.0, 0.0)] * len(days))
+                hours[at] = _hours(row.allocated_gpu_s), _hours(row.used_gpu_s)
+    return TrendPage(
+        tuple(days),
+        tuple(TeamTrend(queue, *map(tuple, zip(*hours, strict=True))) for queue, hours in sorted(found.items())),
+    )
+
+
 def _hours(gpu_s: int) -> float:
     return round(gpu_s / _HOUR_S, 2)
 
@@ -153,12 +179,13 @@ def _money(micro: int | None) -> float | None:
     return round(micro / _MICRO, 2) if micro is not None else None
 
 
-PAST_PAGES: Mapping[str, Page] = {"idle": idle, "advice": advice}
+PAST_PAGES: Mapping[str, Page] = {"idle": idle, "advice": advice, "trend": trend}
 OF_PAST: Mapping[str, Page] = {"cost": cost, "past": job_use}
 """The pages of a period, and of a job."""
 NEEDED: Mapping[str, tuple[Resource, ...]] = {
     "idle": (IDLE_LISTS,),
     "advice": (SIZE_ADVICE,),
+    "trend": (USE_REPORTS,),
     "cost": (COSTS,),
     "past": (PAST_JOBS, COSTS, SIZE_ADVICE),
 }

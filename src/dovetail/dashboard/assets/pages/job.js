@@ -44,10 +44,10 @@ function pods(node) {
 
 const own = (node) => node.pods.flatMap((pod) => pod.gpus ?? []);
 
-function PlacedNode({ node }) {
+function PlacedNode({ node, topology }) {
   return html`<div class="placed"><div class="where"><a class="node" href=${nodeLink(node.node)}
     ><${Name}>${node.node}<//><${Cells} cells=${node.cells} /></a><span class="place"><${Name}>${node.model}<//></span><ul>${pods(node)}</ul></div>
-    ${node.topology && html`<${NodeDrawing} topology=${node.topology} cells=${node.cells} own=${own(node)} />`}</div>`;
+    ${topology && html`<${NodeDrawing} topology=${topology} cells=${node.cells} own=${own(node)} />`}</div>`;
 }
 
 // Nodes of one place are in one box: `block / rack`.
@@ -63,10 +63,10 @@ function places(nodes) {
 function Place({ page, why }) {
   if (!page.nodes.length) return null;
   const expected = why?.all_reduce;
-  const undrawn = page.nodes.filter((one) => !one.topology).length;
+  const undrawn = page.nodes.filter((one) => !page.wiring[one.node]).length;
   return html`<section><h2>Where it runs</h2>
     ${expected && html`<p>Expected all-reduce: at most <strong>${expected.mbps / 1000} GB/s</strong> (${expected.algorithm})${expected.level ? html`, within one <code>${expected.level}</code>` : ""}.</p>`}
-    ${places(page.nodes).map(([place, nodes]) => html`<div class="domain"><h3><${Name}>${place || "no place in the fabric"}<//> <small>${count(nodes.length, "node")}</small></h3>${nodes.map((one) => html`<${PlacedNode} node=${one} key=${one.node} />`)}</div>`)}
+    ${places(page.nodes).map(([place, nodes]) => html`<div class="domain"><h3><${Name}>${place || "no place in the fabric"}<//> <small>${count(nodes.length, "node")}</small></h3>${nodes.map((one) => html`<${PlacedNode} node=${one} topology=${page.wiring[one.node]} key=${one.node} />`)}</div>`)}
     ${undrawn > 0 && html`<p><small>${count(undrawn, "node")} ${undrawn === 1 ? "is" : "are"} not drawn: the wiring is not known, or there are more than ${page.drawn}.</small></p>`}
     <${Files} path=${`job/${page.job}`} /></section>`;
 }
