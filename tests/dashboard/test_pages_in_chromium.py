@@ -21,6 +21,7 @@ from dovetail.core.json_text import decode_json
 from dovetail.dashboard.access import OwnAccess
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.serve import bound, serving
+from dovetail.kube.objects.history import QUESTION
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.test_app import OnlyTeamA
@@ -104,10 +105,12 @@ class HostileSource(FakeSource):
 
 
 class HostilePast(FakePast):
-    """The same of the past."""
+    """The same of the past, but for the names of days."""
 
     async def ask(self, request: ViewRequest) -> ViewDocument:
         found = await super().ask(request)
+        if '"by":"day"' in request.query.get(QUESTION, ""):
+            return found
         answer = _hostile(decode_json(found.answer, dict[str, Any]), "")
         return replace(found, answer=msgspec.Raw(msgspec.json.encode(answer)))
 
@@ -274,6 +277,7 @@ async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Bro
     async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
         await shown.open(f"{url_of(client)}cost")
         await expect(page.locator("tbody tr").first).to_contain_text("research")
+        await expect(page.get_by_role("region", name="Budgets")).to_contain_text("31,000.00")
         await page.get_by_label("By").focus()
         await page.get_by_label("By").select_option("job")
         await expect(page).to_have_url(re.compile(r"/cost\?by=job$"))
@@ -284,12 +288,12 @@ async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Bro
         await expect(page.locator(".empty")).to_contain_text("yesterday")
         await page.get_by_role("button", name="7d").click()
         await expect(page).to_have_url(re.compile(r"/cost\?by=job&period=7d$"))
-        await expect(page.locator("tbody tr")).to_have_count(10)
+        await expect(page.get_by_role("region", name="Costs").locator("tbody tr")).to_have_count(10)
         await shown.open(page.url)
-        await expect(page.locator("tbody tr")).to_have_count(10)
+        await expect(page.get_by_role("region", name="Costs").locator("tbody tr")).to_have_count(10)
         await page.emulate_media(media="print")
         await expect(page.locator("form.bar")).to_be_hidden()
-        await expect(page.locator("table")).to_be_visible()
+        await expect(page.get_by_role("table", name="Costs")).to_be_visible()
     assert not shown.errors or all("404" in one for one in shown.errors)
     await page.close()
 

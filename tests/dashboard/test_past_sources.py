@@ -13,17 +13,27 @@ import pytest
 from dovetail.core.json_text import decode_json
 from dovetail.cost.costs import CostAnswer
 from dovetail.dashboard import past_sources
+from dovetail.dashboard.board import PageBoard, Topic
+from dovetail.dashboard.past_page_types import BudgetsPage
 from dovetail.dashboard.past_process import ReadHistory
-from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory
+from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.sources import SourceAway
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects.history import COSTS, QUESTION
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
+from dovetail.operator.rendering.sources import FOLDER
 from dovetail.playground import Playground
+from dovetail.playground.lending import definitions
+from tests.dashboard.worlds import NOW_MS, FakeSource, node
 from tests.historyserver.worlds import OWN, write
 
 pytestmark = pytest.mark.asyncio
+BUDGETED = {
+    "apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "research"},
+    "spec": {"namespaces": {"names": ["research"]}, "budget": {"period": "Month", "gpuHours": 50}},
+}  # fmt: skip
 COST = ViewRequest(COSTS, "", query={QUESTION: "{}"})
 
 
@@ -74,6 +84,29 @@ async def test_a_file_that_is_not_there_is_away(tmp_path: Path) -> None:
     async with aclosing(OwnHistory(ReadHistory(str(tmp_path / "none.db")))) as past:
         with pytest.raises(SourceAway, match=r"none\.db"):
             await past.ask(COST)
+
+
+async def test_budgets_are_those_of_the_cluster_beside_any_history(store: Path) -> None:
+    playground = Playground()
+    config = ClusterConfig(await playground.start(still=True))
+    for document in definitions(FOLDER / "crds"):
+        playground.put(document)
+    playground.put(BUDGETED)
+    try:
+        async with aclosing(OwnHistory(ReadHistory(str(store)))) as own:
+            past = WithBudgets(own, config)
+            board = PageBoard(FakeSource(node("a")), (), lambda: NOW_MS, past)
+            page = (await board.sheet(Topic("budgets"))).page
+            assert isinstance(page, BudgetsPage)
+            assert [(one.queue, one.unit, one.limit_micro) for one in page.budgets] == [
+                ("research", "GPU-hours", 50 * 10**6)
+            ]
+            assert (await board.sheet(Topic("budgets", namespace="research"))).status == 404
+            assert (await past.ask(COST)).answer
+    finally:
+        await playground.stop()
+    with pytest.raises(SourceAway):
+        await WithBudgets(NoHistory(), config).ask(ViewRequest(QUEUES, ""))
 
 
 async def test_a_cluster_without_a_collector_has_no_history() -> None:

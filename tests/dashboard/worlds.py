@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import ClientSession
 
 from dovetail.aggregated.question import Reply
@@ -23,9 +24,11 @@ from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
 from dovetail.dashboard.sources import SourceAway, ViewSource
 from dovetail.historyserver.server import answered
+from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
-from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.objects.views import ViewDocument, ViewMeta
+from dovetail.kube.queue_budgets import QueueBudgetUse, QueueBudgetUses
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
 from dovetail.viewserver.answers import ViewAnswers
 
@@ -135,6 +138,19 @@ class FakeSource:
         return decode_json(reply.body, ViewDocument)
 
 
+BUDGETS = QueueBudgetUses(
+    NOW_MS, 2,
+    (
+        QueueBudgetUse(
+            "research", "USD", "Month", "Hold", NOW_MS - 14 * 86_400_000, NOW_MS + 16 * 86_400_000, 40_000_000_000,
+            31_000_000_000, NOW_MS, 66_000_000_000, NOW_MS + 4 * 86_400_000,
+        ),
+        QueueBudgetUse("product", "GPU-hours", "Month", "Report", NOW_MS, NOW_MS + 86_400_000, 2_000_000_000),
+    ),
+)  # fmt: skip
+"""What FakePast has of budgets."""
+
+
 class FakePast:
     """Answers from a file, in this process, and keeps what it is asked."""
 
@@ -150,6 +166,8 @@ class FakePast:
 
     async def ask(self, request: ViewRequest) -> ViewDocument:
         self.asked.append(request)
+        if request.resource == QUEUES:
+            return ViewDocument("v1", "Queue", ViewMeta(""), NOW_MS, 0, "", msgspec.Raw(msgspec.json.encode(BUDGETS)))
         reply = answered(self._store, PriceSources(), question_of(request))
         if reply.status != 200:
             raise NoSuchObject(reply.body.decode())

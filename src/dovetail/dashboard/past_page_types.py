@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from dovetail.cost.costs import Coverage, PriceUsed, UnpricedTime
 from dovetail.history.jobs import PastJob
+from dovetail.kube.queue_budgets import QueueBudgetUse
 
 
 class CostGroup(Struct, frozen=True):
@@ -162,4 +163,11 @@ class TrendPage(Struct, frozen=True):
     queues: tuple[TeamTrend, ...]
 
 
-PastPage = CostPage | IdlePage | AdvicePage | JobUsePage | TrendPage
+class BudgetsPage(Struct, frozen=True):
+    """The budgets of queues in their periods, as in QueueBudgetUse."""
+
+    rows: ClassVar[str] = "budgets"
+    budgets: tuple[QueueBudgetUse, ...]
+
+
+PastPage = CostPage | IdlePage | AdvicePage | JobUsePage | TrendPage | BudgetsPage

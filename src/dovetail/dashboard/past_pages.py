@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages about the past: costs, waste, advice, and the past of a job, made of the answers of `dovetail cost`,
-`idle`, `advise` and `history`.
+`idle`, `advise`, `history` and `queue budgets`.
 
 Rules: a question has the options of its command as they are by default. A page for users of one namespace is made of
 answers for that namespace alone, which are redacted where they are made.
@@ -23,6 +23,7 @@ from dovetail.dashboard.page_types import Asking, Page
 from dovetail.dashboard.past_page_types import (
     AdvicePage,
     AdvisedJob,
+    BudgetsPage,
     CostGroup,
     CostPage,
     IdleHolder,
@@ -42,8 +43,9 @@ from dovetail.historyserver.questions import (
     PastJobsQuestion,
     UseQuestion,
 )
-from dovetail.kube.api.resources import Resource
+from dovetail.kube.api.resources import QUEUES, Resource
 from dovetail.kube.objects.history import COSTS, IDLE_LISTS, PAST_JOBS, QUESTION, SIZE_ADVICE, USE_REPORTS
+from dovetail.kube.queue_budgets import QueueBudgetUses
 from dovetail.kube.reading.views import NoSuchObject
 
 MOST_GROUPS = 2_000
@@ -171,6 +173,11 @@ async def trend(ask: Asking, fabric: Sequence[str], name: str) -> TrendPage:
     )
 
 
+async def budgets(ask: Asking, fabric: Sequence[str], name: str) -> BudgetsPage:
+    """The budgets of the queues, and what was used of them."""
+    return BudgetsPage((await ask(QUEUES, QueueBudgetUses)).budgets)
+
+
 def _hours(gpu_s: int) -> float:
     return round(gpu_s / _HOUR_S, 2)
 
@@ -179,13 +186,14 @@ def _money(micro: int | None) -> float | None:
     return round(micro / _MICRO, 2) if micro is not None else None
 
 
-PAST_PAGES: Mapping[str, Page] = {"idle": idle, "advice": advice, "trend": trend}
+PAST_PAGES: Mapping[str, Page] = {"idle": idle, "advice": advice, "trend": trend, "budgets": budgets}
 OF_PAST: Mapping[str, Page] = {"cost": cost, "past": job_use}
 """The pages of a period, and of a job."""
 NEEDED: Mapping[str, tuple[Resource, ...]] = {
     "idle": (IDLE_LISTS,),
     "advice": (SIZE_ADVICE,),
     "trend": (USE_REPORTS,),
+    "budgets": (QUEUES,),
     "cost": (COSTS,),
     "past": (PAST_JOBS, COSTS, SIZE_ADVICE),
 }

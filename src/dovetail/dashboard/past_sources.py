@@ -15,15 +15,18 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
+from dovetail import __version__
 from dovetail.aggregated.question import Reply
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.past_process import ReadHistory
-from dovetail.dashboard.sources import SourceAway
+from dovetail.dashboard.sources import SourceAway, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.objects.views import ViewDocument, ViewMeta
+from dovetail.kube.queue_budgets import read_budgets
 from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, ask_view
 
 REREAD_S = 300.0
@@ -74,6 +77,31 @@ class CollectorHistory:
             raise NoSuchObject(f"no history is read, as {error}: {_ADVICE}") from error
         except (NoView, KubeError) as error:
             raise SourceAway(str(error)) from error
+
+
+class WithBudgets:
+    """A source about the past, and the budgets of the queues of a cluster with what was used of them."""
+
+    def __init__(self, past: ViewSource, config: ClusterConfig) -> None:
+        self.name, self.changed = past.name, past.changed
+        self._past, self._config = past, config
+
+    async def moment(self, namespace: str) -> str:
+        return _period()
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        if request.resource != QUEUES:
+            return await self._past.ask(request)
+        if request.alone:
+            raise NoSuchObject("budgets are shown to users that may list queues of the cluster")
+        try:
+            found = await read_budgets(self._config, time.time_ns() // 1_000_000)
+        except KubeError as error:
+            raise SourceAway(str(error)) from error
+        return ViewDocument(
+            QUEUES.api_version, QUEUES.kind, ViewMeta("", ""), found.now_ms, 0, __version__,
+            msgspec.Raw(msgspec.json.encode(found)),
+        )  # fmt: skip
 
 
 class OwnHistory:

@@ -18,7 +18,7 @@ from dovetail.dashboard.app import app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
 from dovetail.dashboard.past_process import ReadHistory
-from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory
+from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.sources import SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -80,12 +80,15 @@ async def _source(cluster: ShownCluster, tasks: asyncio.TaskGroup) -> ViewSource
 
 
 async def _past(cluster: ShownCluster, stack: AsyncExitStack) -> ViewSource:
+    own: ViewSource = NoHistory()
     if cluster.history is not None:
-        return await stack.enter_async_context(aclosing(OwnHistory(cluster.history)))
+        own = await stack.enter_async_context(aclosing(OwnHistory(cluster.history)))
     if cluster.config is None:
-        return NoHistory()
-    client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
-    return CollectorHistory(cluster.config, client)
+        return own
+    if cluster.history is None:
+        client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+        own = CollectorHistory(cluster.config, client)
+    return WithBudgets(own, cluster.config)
 
 
 class _Server(uvicorn.Server):

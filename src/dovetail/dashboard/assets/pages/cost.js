@@ -1,9 +1,10 @@
 // Costs: what the GPUs of a period cost, and for whom; all rows together are the bill.
 import { html, useState } from "/assets/core.js";
+import { useSheet } from "/assets/live.js";
 import { Bar, BarLegend, hours, money, percent } from "/assets/money.js";
 import { jobLink, nodeLink, parameter, setParameter } from "/assets/route.js";
-import { Table } from "/assets/table.js";
-import { moment, span } from "/assets/times.js";
+import { Files, Table } from "/assets/table.js";
+import { Time, moment, span } from "/assets/times.js";
 import { Empty, Name, count } from "/assets/words.js";
 
 const BY = ["team", "user", "job", "model", "node", "namespace", "queue", "day"];
@@ -79,6 +80,28 @@ function Notes({ page }) {
   return html`<section><h2>What this rests on</h2><ul class="notes">${notes.map((one) => html`<li>${one}</li>`)}</ul></section>`;
 }
 
+const amountOf = (micro) => (micro === null ? "" : money(micro / 1e6));
+const BUDGETS = [
+  { key: "queue", title: "Queue", value: (one) => one.queue, cell: (one) => html`<${Name}>${one.queue}<//>` },
+  { key: "unit", title: "In", value: (one) => one.unit },
+  { key: "used", title: "Used", num: true, value: (one) => one.used_micro, cell: (one) => amountOf(one.used_micro) || "not known" },
+  { key: "limit", title: "Budget", num: true, value: (one) => one.limit_micro, cell: (one) => amountOf(one.limit_micro) },
+  { key: "part", title: "Used of it", value: (one) => (one.used_micro ?? 0) / one.limit_micro, cell: (one) => one.used_micro !== null && html`<span class="against"><span class="num">${percent(one.used_micro ?? 0, one.limit_micro)}</span>
+    <progress max=${one.limit_micro || 1} value=${one.used_micro ?? 0} aria-label=${`${percent(one.used_micro ?? 0, one.limit_micro) || "0%"} used`}></progress></span>` },
+  { key: "forecast", title: "Forecast", num: true, value: (one) => one.forecast_micro, cell: (one) => amountOf(one.forecast_micro) },
+  { key: "gone", title: "Used up", value: (one) => one.used_up_ms, cell: (one) => html`<${Time} ms=${one.used_up_ms} />` },
+  { key: "ends", title: "Period ends", value: (one) => one.end_ms, cell: (one) => html`${one.period}: <${Time} ms=${one.end_ms} />` },
+  { key: "then", title: "When used up", value: (one) => one.when_used },
+  { key: "asof", title: "As of", value: (one) => one.as_of_ms, cell: (one) => html`<${Time} ms=${one.as_of_ms} />` },
+  { key: "message", title: "Note", wide: true, value: (one) => one.message },
+];
+
+function Budgets() {
+  const page = useSheet("budgets")?.document.page;
+  if (!page?.budgets.length) return null;
+  return html`<section><h2>Budgets of queues</h2><${Table} caption="Budgets" columns=${BUDGETS} rows=${page.budgets} filter=${false} /><p><${Files} path="budgets" /></p></section>`;
+}
+
 export function Cost({ page, error }) {
   if (!page) return html`<${Choice} />${error ? html`<${Empty} title="There is no answer.">${error}<//>` : html`<p class="loading">Loading</p>`}`;
   const most = Math.max(...page.groups.map((one) => one.gpu_hours), 0);
@@ -86,5 +109,6 @@ export function Cost({ page, error }) {
     ${page.groups.length > 0 && html`<${Totals} page=${page} /><${BarLegend} />`}
     <${Table} caption="Costs" columns=${columns(page, most)} rows=${page.groups} path=${costPath()} noun="row" empty=${html`<${Empty}
       title="There was no GPU in this period.">The history is of ${page.coverage.known_end_ms ? `${moment(page.coverage.known_start_ms)} to ${moment(page.coverage.known_end_ms)}` : "no time yet"}.<//>`} />
+    <${Budgets} />
     ${page.groups.length > 0 && html`<${Notes} page=${page} />`}`;
 }
