@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
 from dovetail.cli.extras import needs
+from dovetail.cli.history_store import HistorySource, past_options
 from dovetail.cli.log import log_options, start_log
+from dovetail.cli.price_options import book_of, price_options
 from dovetail.cli.service import address_option, first_of, serve
 from dovetail.kube.api.errors import KubeError
+
+if TYPE_CHECKING:
+    from dovetail.cost.price_sources import PriceSources
 
 LISTEN = "127.0.0.1:10359"
 _OWN = ("127.0.0.1", "localhost", "[::1]")
@@ -27,12 +33,18 @@ _log = logging.getLogger("dovetail.dashboard")
     help="Show each user what the API server lets the bearer token of the request see. Needed for other addresses than "
     "127.0.0.1.",
 )  # fmt: skip
+@past_options
+@price_options
 @log_options
-def command(source: ClusterSource, listen: str, authorize: bool, log_level: str, log_format: str) -> None:
-    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams and leases.
+def command(
+    source: ClusterSource, listen: str, authorize: bool, past: HistorySource, prices: PriceSources, log_level: str,
+    log_format: str,
+) -> None:  # fmt: skip
+    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases, costs and waste.
 
     The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the
-    kubeconfig, and nothing else can reach them. Runs until Ctrl-C.
+    kubeconfig, and nothing else can reach them. Costs and waste are of the history: that of the collector of the
+    cluster, or with --store or --prometheus another one. Runs until Ctrl-C.
     """
     needs("dashboard")
     if listen.rpartition(":")[0] not in _OWN and not authorize:
@@ -41,8 +53,16 @@ def command(source: ClusterSource, listen: str, authorize: bool, log_level: str,
         )
     if authorize and source.files:
         raise click.UsageError("--authorize asks an API server; --file has none")
+    past.check_prices(prices)
+    if "-" in prices.files:
+        raise click.UsageError("--prices - reads standard input once: name a file, which is read again for each answer")
+    book_of(prices)
     from dovetail.dashboard import serve as dashboard
+    from dovetail.dashboard.past_process import ReadHistory
 
+    history = None
+    if not past.asks:
+        history = ReadHistory(str(past.store or ""), past.prometheus, past.matchers, prices)
     start_log(log_level, log_format)
     try:
         listening = dashboard.bound(listen)
@@ -59,10 +79,10 @@ def command(source: ClusterSource, listen: str, authorize: bool, log_level: str,
         read, shown = source.read(), ", ".join(source.files)
         copy = CopiedCluster(shown, source.policy, source.scheduler_name, source.now_ms)
         copy.put_read(read)
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, copy=copy)
+        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, copy=copy, history=history)
     else:
         shown = source.config.server
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, source.config)
+        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, source.config, history=history)
     try:
         serve(dashboard.run(cluster, listening, authorize=authorize, ready=ready), _log)
     except* (KubeError, OSError) as errors:

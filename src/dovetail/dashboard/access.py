@@ -6,16 +6,19 @@ Rules
   them.
 - `ReviewedAccess`, in a cluster: the API server authenticates the token of each request and decides whether its user
   may list the views, of the cluster or of the namespace that the request names. Commands need that right, too.
+- Pages about the past need the right to list what they are made of besides.
 - Without that right nothing is shown, and the message is the same whether there is such a namespace or not.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Protocol
 
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Access, Refusal, Reviews
-from dovetail.kube.objects.views import NODE_LISTS, VIEWS_GROUP
+from dovetail.kube.objects.views import NODE_LISTS
 
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -23,15 +26,19 @@ _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 class Accesses(Protocol):
     """Decides what is shown."""
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
-        """Why a request with this Authorization header may not see this namespace ("": all): an HTTP status and a text;
-        None: it may."""
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Resource] = ()
+    ) -> Refusal | None:  # fmt: skip
+        """Why a request with this Authorization header may not see this namespace ("": all), or there what is `needed`
+        besides the views: an HTTP status and a text; None: it may."""
 
 
 class OwnAccess:
     """All requests may see all that the kubeconfig may."""
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Resource] = ()
+    ) -> Refusal | None:  # fmt: skip
         return wrong_namespace(namespace)
 
 
@@ -41,8 +48,15 @@ class ReviewedAccess:
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
-        return wrong_namespace(namespace) or await self._reviews.refusal(authorization, _access(namespace))
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Resource] = ()
+    ) -> Refusal | None:  # fmt: skip
+        if refused := wrong_namespace(namespace):
+            return refused
+        for resource in (NODE_LISTS, *needed):
+            if refused := await self._reviews.refusal(authorization, _access(resource, namespace)):
+                return refused
+        return None
 
 
 def wrong_namespace(namespace: str) -> Refusal | None:
@@ -52,11 +66,11 @@ def wrong_namespace(namespace: str) -> Refusal | None:
     return None
 
 
-def _access(namespace: str) -> Access:
-    what = f"{NODE_LISTS.plural}.{VIEWS_GROUP}"
+def _access(resource: Resource, namespace: str) -> Access:
+    what = f"{resource.plural}.{resource.group}"
     where = f"namespace {namespace}" if namespace else "all namespaces"
     named = (("namespace", namespace),) if namespace else ()
     return Access(
         f"list {what} in {where}", "resourceAttributes",
-        (("group", VIEWS_GROUP), ("resource", NODE_LISTS.plural), ("verb", "list"), *named),
+        (("group", resource.group), ("resource", resource.plural), ("verb", "list"), *named),
     )  # fmt: skip

@@ -4,18 +4,23 @@ milliseconds, 0 where they are not known."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import ClassVar, Protocol, TypeVar
 
 from msgspec import Struct
 
 from dovetail.core.reasons import Expected
+from dovetail.dashboard.past_page_types import PastPage
+from dovetail.kube.api.resources import Resource
 from dovetail.views.free_types import FreeGpus, StrandedGpus
 from dovetail.views.held_types import NodeHolder
 from dovetail.views.lease_types import LeasesView
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_types import QueueShare
-from dovetail.views.topology_types import NodeInside
+from dovetail.views.topology_types import NodeInside, Topology
 from dovetail.views.why_types import Explanation
+
+T = TypeVar("T")
 
 
 class GridNode(Struct, frozen=True):
@@ -124,7 +129,8 @@ class JobNode(Struct, frozen=True):
 
 
 class JobPage(Struct, frozen=True):
-    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done."""
+    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done. `wiring` is
+    that of at most `drawn` of its nodes, by name, without sets of GPUs."""
 
     rows: ClassVar[str] = "nodes"
     job: str
@@ -132,6 +138,8 @@ class JobPage(Struct, frozen=True):
     explained: Explanation | None
     levels: tuple[str, ...]
     nodes: tuple[JobNode, ...]
+    wiring: dict[str, Topology]
+    drawn: int
 
 
 class NodeDetailPage(Struct, frozen=True):
@@ -164,4 +172,17 @@ class LeasesPage(Struct, frozen=True):
         return self.view.leases
 
 
-AnyPage = FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage
+AnyPage = FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage | PastPage
+
+
+class Asking(Protocol):
+    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. Raises SourceAway,
+    NoSuchObject, JsonError."""
+
+    async def __call__(
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ...
+    ) -> T: ...
+
+
+Page = Callable[[Asking, Sequence[str], str], Awaitable[AnyPage]]
+"""How a page is made. It gets the levels of the fabric, and the name of what it is about."""

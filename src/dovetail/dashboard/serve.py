@@ -7,7 +7,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 
 import uvicorn
 from msgspec import Struct
@@ -17,6 +17,8 @@ from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
 from dovetail.dashboard.app import app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
+from dovetail.dashboard.past_process import ReadHistory
+from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.sources import SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -28,12 +30,14 @@ _LAST_BYTES_S = 1
 
 
 class ShownCluster(Struct, frozen=True):
-    """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler."""
+    """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler.
+    `history` is what is read of the past; without it the collector of the cluster is asked."""
 
     policy: Policy
     ours: str
     config: ClusterConfig | None = None
     copy: CopiedCluster | None = None
+    history: ReadHistory | None = None
 
 
 def bound(address: str) -> socket.socket:
@@ -53,7 +57,7 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
         if authorize:
             assert cluster.config is not None
             accesses = ReviewedAccess(Reviews(await stack.enter_async_context(Client(cluster.config))))
-        board = PageBoard(source, cluster.policy.fabric, now_ms)
+        board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, stack))
         await stack.enter_async_context(serving(board, accesses, listening))
         ready()
         await asyncio.get_running_loop().create_future()
@@ -73,6 +77,18 @@ async def _source(cluster: ShownCluster, tasks: asyncio.TaskGroup) -> ViewSource
     except (NoView, NoSuchObject):
         pass
     return SchedulerViews(cluster.config)
+
+
+async def _past(cluster: ShownCluster, stack: AsyncExitStack) -> ViewSource:
+    own: ViewSource = NoHistory()
+    if cluster.history is not None:
+        own = await stack.enter_async_context(aclosing(OwnHistory(cluster.history)))
+    if cluster.config is None:
+        return own
+    if cluster.history is None:
+        client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+        own = CollectorHistory(cluster.config, client)
+    return WithBudgets(own, cluster.config)
 
 
 class _Server(uvicorn.Server):
