@@ -8,6 +8,8 @@ scrapes all of what is published of the first two and the last two days, and the
 questions need no more. There is no use of the days between. `--file` keeps the file for further runs. Processes of
 their own ask.
 
+- collecting: the highest resident memory of one process with the modules of the collector that adds up the last two
+  days and then publishes them, and what it has before it begins. The state of the cluster comes on top.
 - published: of a day the series, their size as text, and the CPU time that it takes to make them. `publishing` is by
   how much a process grows that publishes as the collector does, the last two days and what there is of this one.
 - cost: `dovetail cost --by team` of all that is known; `_file` from the file. Wall-clock time without the start of
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import resource
 import statistics
@@ -140,6 +143,25 @@ def publish(options: argparse.Namespace) -> dict[str, Any]:
     return {"publishing_cpu_s": time.process_time() - began_s, "publishing_grown_mib": peak_mib - before_mib}
 
 
+def collect(options: argparse.Namespace) -> dict[str, Any]:
+    """Add up the last two days anew, and publish them, with the modules and the garbage collection of the collector."""
+    importlib.import_module("dovetail.history.collector.run")
+    gc.enable()
+    gc.set_threshold(20_000)
+    modules_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with closing(SqliteStore(options.file)) as store:
+        end_ms = store.known().end_ms
+        store.run("DELETE FROM day_sums WHERE start_ms > ?", (end_ms - 3 * DAY_MS,))
+        while store.retain(end_ms):
+            pass
+        summed_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        published = Publication(options.file)
+        published.publish()
+        published.path.unlink()
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"collecting_modules_mib": modules_mib, "collecting_sums_mib": summed_mib, "collecting_peak_mib": peak_mib}
+
+
 class Published(SimpleHTTPRequestHandler):
     """Serves a folder."""
 
@@ -181,7 +203,7 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
     return {}
 
 
-STEPS = {"write": write, "export": export, "publish": publish}
+STEPS = {"write": write, "export": export, "publish": publish, "collect": collect}
 
 
 def main() -> None:
@@ -205,6 +227,7 @@ def main() -> None:
         if not file.exists():
             run("write", f"--nodes={options.nodes}", f"--days={options.days}", f"--file={file}")
         figures = run("export", f"--file={file}", f"--text={text}") | run("publish", f"--file={file}")
+        figures |= run("collect", f"--file={file}")
         with served(Path(folder)) as port:
             scrape: dict[str, Any] = {"job_name": "collector", "metrics_path": "/history", "scrape_interval": "1m"}
             scrape |= {"scrape_timeout": "1m", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}

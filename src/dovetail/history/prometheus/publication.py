@@ -28,10 +28,13 @@ from dovetail.history.prometheus import chunks
 from dovetail.history.prometheus.chunks import Chunk, ChunkName, ColumnWriter, Day, T, chunk
 from dovetail.history.prometheus.job_index import JobIndexer
 from dovetail.history.records import DAY_MS, HOUR_MS, GpuHold, GpuSpan, Period, PodRecord
+from dovetail.history.sqlite.file import open_to_read
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
 
 KEPT_MS = 2 * DAY_MS
+_CACHE_MIB = 2
+"""Of the file: a day is read in its order, mostly once. More would be memory of the collector, and no faster."""
 _FIRST_LINE = re.compile(r"# store ([0-9a-f]{16}) until (\d+)\n")
 _R = TypeVar("_R", GpuSpan, GpuHold)
 
@@ -62,7 +65,7 @@ class Publication:
 
     def publish(self) -> Published:
         """Replace the file. Raises StoreError."""
-        with closing(SqliteReader(self._store)) as reader:
+        with closing(SqliteReader(self._store, open_to_read(self._store, _CACHE_MIB))) as reader:
             known = reader.known()
             if not known.ms:
                 return Published()

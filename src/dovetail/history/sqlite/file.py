@@ -166,14 +166,14 @@ def _prepare(path: Path, file: sqlite3.Connection, cache_mib: int) -> None:
     file.executescript(f"BEGIN IMMEDIATE; {first} {changes} {settings} COMMIT;")
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def open_to_read(path: Path, cache_mib: int = 16) -> sqlite3.Connection:
     """The file as it is now: what is written later does not show. Raises StoreError."""
     if not path.is_file():
         raise StoreError(str(path), "there is no such file", "pass the file that the collector writes")
     with reported(path):
         file = _begin(path, "mode=ro")
         with suppress(sqlite3.Error):
-            file.execute("PRAGMA cache_size = -16384")
+            file.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
         return file
 
 

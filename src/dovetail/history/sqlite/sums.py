@@ -26,7 +26,6 @@ from dovetail.history.sqlite.reader import SqliteReader
 _LATE_MS = HOUR_MS
 """For how long after a day the use of its last hours may come without that its sums are made twice."""
 _GPUS_AT_ONCE = 256
-_TIMES_AT_ONCE = 10_000
 
 
 class Touched:
@@ -104,23 +103,24 @@ class DaySumMaker:
         reader, day = self._reader, Period(day_ms, day_ms + DAY_MS)
         pods: dict[str, PodRecord] = {}
         use = UseOfPods({("", one.pod_uid): (one.measured_ms, one.use) for one in reader.use_by_pod(day)}, pods)
-        times: list[GpuTime] = []
         summer, of_pods = DaySummer(day_ms, pods), PodDaySummer(day_ms)
         gpus = reader.gpus()
+        portions = [gpus[first : first + _GPUS_AT_ONCE] for first in range(0, len(gpus), _GPUS_AT_ONCE)]
         yield None
-        for first in range(0, len(gpus), _GPUS_AT_ONCE):
-            asked = gpus[first : first + _GPUS_AT_ONCE]
+        # All times of a day together are too much to keep: they are read once more when it is known who held how long.
+        for asked in portions:
             holds = list(reader.holds_on(asked, day))
             pods |= {pod.uid: _summed(pod) for pod in reader.pods_of({hold.pod_uid for hold in holds} - pods.keys())}
-            found = list(divide(reader.spans_on(asked, day), holds, day))
-            use.hold(found)
-            times += (one for one in found if isinstance(one, GpuTime))
-            summer.unknown_ms += sum(one.end_ms - one.start_ms for one in found if isinstance(one, Unknown))
+            for one in divide(reader.spans_on(asked, day), holds, day):
+                use.hold((one,))
+                if isinstance(one, Unknown):
+                    summer.unknown_ms += one.end_ms - one.start_ms
             yield None
-        for first in range(0, len(times), _TIMES_AT_ONCE):
-            some = times[first : first + _TIMES_AT_ONCE]
-            summer.add(some, use)
-            of_pods.add(some, use)
+        for asked in portions:
+            found = divide(reader.spans_on(asked, day), reader.holds_on(asked, day), day)
+            times = [one for one in found if isinstance(one, GpuTime)]
+            summer.add(times, use)
+            of_pods.add(times, use)
             yield None
         made = summer.made()
         yield made, of_pods.made(made.unknown_ms, made.assumed_time)
