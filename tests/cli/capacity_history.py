@@ -20,7 +20,8 @@ KINDS = {
 
 
 def write(path: Path) -> None:
-    """Write it. At most 48 of 64 H100 are held; each day a job of 8 A100 waits for half a day; the L40S are full."""
+    """Write it. At most 48 of 64 H100 are held; each day a job of 8 A100 waits for half a day, beside
+    two that are free on a node; the L40S are full."""
     spans = [
         GpuSpan(f"{kind}{node}/{i}", f"{kind}-{node}", i, 8, model, "healthy", START, 0, type_, type_ and "us-east-1")
         for kind, (model, type_, nodes) in KINDS.items()
@@ -29,29 +30,29 @@ def write(path: Path) -> None:
     ]
     jobs = list(_jobs())
     pods = [
-        PodRecord(name, "ml", name, name, gpu_milli=8000, node=f"{kind}-{node}", submitted_ms=_at(submitted),
+        PodRecord(name, "ml", name, name, gpu_milli=1000 * gpus, node=f"{kind}-{node}", submitted_ms=_at(submitted),
                   bound_ms=_at(bound), started_ms=_at(bound), ended_ms=_at(ended))
-        for name, kind, node, submitted, bound, ended in jobs
+        for name, kind, node, gpus, submitted, bound, ended in jobs
     ]  # fmt: skip
     holds = [
         GpuHold(name, f"{kind}{node}/{i}", 1000, "whole", _at(bound), _at(ended))
-        for name, kind, node, _, bound, ended in jobs
-        for i in range(8)
+        for name, kind, node, gpus, _, bound, ended in jobs
+        for i in range(gpus)
     ]
     made = SqliteStore(path)
     made.write(HistoryBatch(_at(24 * DAYS), spans, holds, pods))
     made.close()
 
 
-def _jobs() -> Iterator[tuple[str, str, int, int, int, int]]:
-    """Name, kind and number of the node; when it was submitted, bound and ended, in hours."""
+def _jobs() -> Iterator[tuple[str, str, int, int, int, int, int]]:
+    """Name, kind and number of the node, GPUs; when it was submitted, bound and ended, in hours."""
     for node in range(6):
-        yield f"pretrain-{node}", "h", node, 30, 30, 200 + 20 * node
-    yield "serve", "l", 0, 1, 1, 24 * DAYS
+        yield f"pretrain-{node}", "h", node, 8, 30, 30, 200 + 20 * node
+    yield "serve", "l", 0, 8, 1, 1, 24 * DAYS
     for day in range(DAYS):
         for node in range(2):
-            yield f"tune-{day}-{node}", "a", node, 24 * day + 1, 24 * day + 1, 24 * day + 12
-        yield f"late-{day}", "a", 0, 24 * day + 1, 24 * day + 12, 24 * day + 23
+            yield f"tune-{day}-{node}", "a", node, 8 - 2 * node, 24 * day + 1, 24 * day + 1, 24 * day + 12
+        yield f"late-{day}", "a", 0, 8, 24 * day + 1, 24 * day + 12, 24 * day + 23
 
 
 def _at(hour: int) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 
 from dovetail.cli import cli
 from dovetail.cli.capacity_columns import CAPACITY
-from dovetail.cost.capacity import CapacityAdvice, CapacityAnswer
+from dovetail.cost.capacity import CapacityAdvice, CapacityAnswer, StrandedCost
 from tests.cli.answers import answer as checked
 from tests.cli.capacity_history import write
 from tests.docs.pages import page
@@ -98,3 +98,4 @@ def test_the_reference_has_every_column_and_field() -> None:
     assert row.code == [["capacity"], *([c.name for c in CAPACITY.columns if c.wide is wide] for wide in (False, True))]
     assert first("field") == [one.name for one in fields(CapacityAnswer)]
     assert first("field of `kinds`") == [one.name for one in fields(CapacityAdvice)]
+    assert first("field of `stranded`") == [one.name for one in fields(StrandedCost)]

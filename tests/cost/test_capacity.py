@@ -9,7 +9,7 @@ from datetime import UTC
 import pytest
 from msgspec.structs import replace
 
-from dovetail.cost.capacity import CapacityAdvice, CapacityAnswer, capacity
+from dovetail.cost.capacity import CapacityAdvice, CapacityAnswer, StrandedCost, capacity
 from dovetail.cost.price_rules import PriceBook, PriceRule
 from dovetail.history.records import DAY_MS, HOUR_MS, Gap, GpuHold, GpuSpan, Period, PodRecord
 from tests.history.memory_reader import MemoryReader
@@ -154,3 +154,29 @@ def test_kinds_are_apart_and_nodes_that_are_gone_are_not_returned() -> None:
 
 def test_a_history_of_nothing() -> None:
     assert capacity(MemoryReader(Period(0, 0)), WHOLE, UTC, BOOK).kinds == ()
+
+
+def test_stranded_gpus_cost_what_they_cost_then() -> None:
+    """From hour 24 to 72 a pod of 8 waits beside 3 free GPUs, and their price doubles after a day; then none waits, and
+    the typical pod, of 8, cannot use the 3."""
+    jobs = [job("a", 0, 5, -1, -1, 240), job("b", 1, 8, -1, -1, 72), job("c", 1, 8, 24, 72, 240)]
+    holds = sorted((one for _, held in jobs for one in held), key=lambda one: (one.gpu, one.start_ms))
+    reader = MemoryReader(
+        WHOLE,
+        spans(2),
+        holds,
+        [replace(pod, node=node) for (pod, _), node in zip(jobs, ("n0", "n1", "n1"), strict=True)],
+        (),
+        [],
+    )
+    rules = [
+        PriceRule(price, "EUR", "", "bill", per_gpu=True, from_ms=from_ms)
+        for price, from_ms in ((10**6, 0), (2 * 10**6, 2 * DAY_MS))
+    ]
+    (found,) = capacity(reader, WHOLE, UTC, PriceBook([rules])).kinds
+    waiting, over = found.stranded
+    assert waiting == StrandedCost(True, "fragmented", 3 * 48 * 3600, 3 * 24 * (1 + 2) * 10**6)
+    assert (over.waited, over.gpu_s, over.cost_micro) == (False, 3 * 192 * 3600, 3 * (24 + 168 * 2) * 10**6)
+    assert found.typical_gpus == 8
+    (unpriced,) = capacity(reader, WHOLE, UTC, PriceBook([])).kinds
+    assert [one.cost_micro for one in unpriced.stranded] == [None, None]

@@ -36,6 +36,15 @@ def _money(row: CapacityAdvice) -> float | None:
     return row.per_30d_micro / _ONE if row.per_30d_micro is not None else None
 
 
+def _stranded(row: CapacityAdvice) -> int:
+    return sum(one.gpu_s for one in row.stranded if one.waited)
+
+
+def _stranded_cost(row: CapacityAdvice) -> float | None:
+    known = [one.cost_micro for one in row.stranded if one.waited]
+    return sum(cost or 0 for cost in known) / _ONE if None not in known else None
+
+
 def change(row: CapacityAdvice) -> str:
     """The advice with its number of GPUs."""
     gpus = abs(row.change_nodes) * row.node_gpus
@@ -60,6 +69,12 @@ CAPACITY: ListColumns[CapacityAdvice] = ListColumns(
         ListColumn("per-30d", _money, lambda row, _: f"{_money(row):,.2f}" if _money(row) is not None else "-",
                    "in 30 days", wide=True, to_the_right=True),
         _number("lacked-days", lambda row: row.lacked_days, "days lacked", wide=True),
+        _gpu_hours("stranded-gpu-hours", _stranded, "stranded GPU h", wide=True),
+        ListColumn(
+            "stranded-cost", _stranded_cost,
+            lambda row, _: f"{cost:,.2f}" if (cost := _stranded_cost(row)) is not None else "-",
+            "cost of stranded", wide=True, to_the_right=True,
+        ),
         ListColumn("evidence", lambda row: row.evidence, wide=True, prose=True),
     ),
     named_by="model",

@@ -20,6 +20,7 @@ from dovetail.history.records import Period
 
 _HOURS_MONTH = 730
 _HOUR_S = 3600
+_CAUSES = {"fragmented": "too few on a node", "cpu": "without CPUs", "memory": "without memory"}
 
 
 def with_purchases(answer: CapacityAnswer, purchases: Mapping[str, int]) -> CapacityAnswer:
@@ -74,6 +75,21 @@ def _title(one: CapacityAdvice) -> str:
     return f"{one.verdict}; {count(one.nodes, 'node')} with {count(one.gpus, 'GPU')}"
 
 
+def _stranded(one: CapacityAdvice, currency: str) -> Iterator[str]:
+    """What was free and of no use, first while jobs waited."""
+    pod = f"a pod of {count(one.typical_gpus, 'GPU')}, as most GPUs were held by"
+    for waited, when in ((True, "while jobs waited that could not use them"), (False, f"of no use for {pod}")):
+        rows = [row for row in one.stranded if row.waited == waited]
+        if not rows:
+            continue
+        hours = sum(row.gpu_s for row in rows) / _HOUR_S
+        micro = [row.cost_micro for row in rows]
+        known = [cost for cost in micro if cost is not None]
+        cost = f", {money(sum(known), currency)}" if len(known) == len(micro) else ", without a price"
+        causes = ", ".join(f"{row.gpu_s / _HOUR_S:,.0f} {_CAUSES[row.cause]}" for row in rows)
+        yield f"{'stranded ' if waited else 'left over'} {hours:,.0f} free GPU-hours{cost}, {when}: {causes}"
+
+
 def _lines(one: CapacityAdvice, currency: str) -> Iterator[str]:
     yield f"why       {one.evidence}"
     if one.per_hour_micro is not None and one.per_30d_micro is not None:
@@ -82,6 +98,7 @@ def _lines(one: CapacityAdvice, currency: str) -> Iterator[str]:
         yield f"{verb}     {hour} an hour, {month} in 30 days; {price_of(one)}"
     elif one.why:
         yield f"no price  {unpriced(one)}"
+    yield from _stranded(one, currency)
     if one.pays_after_months is not None:
         yield f"buying    pays after {count(one.pays_after_months, 'month')} of renting all the time"
     elif one.change_nodes > 0:

@@ -10,6 +10,8 @@ Rules
 - Rent or buy: as many nodes as would have been half full for `LEAST_USED_PPM` of the time, with the demand that there
   would be if nothing had to wait (`history.occupancy`), and only where jobs lacked GPUs. What waited beside free GPUs
   is no reason.
+- GPUs that were stranded over the period (`history.stranded_time`) are shown with the price that they had then: those
+  that no waiting pod could use, and apart those that nothing waited for and the typical pod could not use.
 - There is no advice from less than `LEAST_MS` of history, nor where more than `MOST_GAP_PPM` of the period was not
   recorded.
 - A saving has the lowest price of the kind's nodes at the end of the period, a cost the highest.
@@ -17,7 +19,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import tzinfo
 from typing import Literal
 
@@ -29,8 +31,9 @@ from dovetail.cost.price_rules import PriceBook, Priced, Unpriced
 from dovetail.cost.rounding import nearest
 from dovetail.history.occupancy import KindUse, NodeKindKey, OccupiedTime, occupancy, quantile
 from dovetail.history.packing import NodeSize, nodes_needed
-from dovetail.history.records import DAY_MS, Period
+from dovetail.history.records import DAY_MS, HOUR_MS, Period
 from dovetail.history.store import HistoryReader
+from dovetail.history.stranded_time import StrandedCause, stranded
 
 LEAST_MS = 7 * DAY_MS
 MOST_GAP_PPM = 100_000
@@ -43,6 +46,17 @@ _S = 1000
 CapacityVerdict = Literal["give back", "rent or buy", "keep", "not enough data"]
 
 
+class StrandedCost(Struct, frozen=True):
+    """GPUs of a kind that were free and of no use: to any pod that waited (`waited`), or, while none did, to the
+    typical pod. For how many GPU-seconds, by cause, and what they cost in millionths of the currency; None where one of them
+    had no price."""
+
+    waited: bool
+    cause: StrandedCause
+    gpu_s: int
+    cost_micro: int | None
+
+
 class CapacityAdvice(Struct, frozen=True):
     """One kind of node, `node_gpus` GPUs of a `model` each, of which there are `nodes` with `gpus` at the end. Of the
     period: how many GPUs were held at once, on average (thousandths), for 95 % of the time, and at most; how many were
@@ -53,6 +67,8 @@ class CapacityAdvice(Struct, frozen=True):
 
     `change_nodes` is the advice, below 0 to give back, and the amounts what it costs, below 0 what it saves, in
     millionths of the currency; None without a price, or without a change: then `why`, and how to `fix` that.
+    `stranded` has those for which pods waited first; `typical_gpus` are the GPUs of the typical pod, 0 where none held
+    any.
     `pays_after_months` is when buying is cheaper than renting, None where the price to buy is not known."""
 
     model: str
@@ -85,6 +101,8 @@ class CapacityAdvice(Struct, frozen=True):
     risk: str
     wrong_if: str
     pays_after_months: int | None = None
+    typical_gpus: int = 0
+    stranded: tuple[StrandedCost, ...] = ()
 
 
 class CapacityAnswer(Struct, frozen=True):
@@ -155,6 +173,8 @@ def _advice(
         sum(one.ms for one in moments if one.wanted) // _S, max((one.wanted for one in moments), default=0),
         lacked // _S, lacked_days, len(parts), verdict, change, hour, month, source, date, unpriced.why, unpriced.fix,
         text.evidence(verdict), _RISKS[verdict].format(counted=text.counted), _WRONG_IF[verdict],
+        typical_gpus=use.typical.gpus if use.typical is not None else 0,
+        stranded=tuple(_stranded(use, size, period, book)),
     )  # fmt: skip
 
 
@@ -176,6 +196,19 @@ def _verdict(
     if needed is not None and needed < nodes:
         return "give back", needed - nodes
     return "keep", 0
+
+
+def _stranded(use: KindUse, size: NodeSize, period: Period, book: PriceBook) -> Iterator[StrandedCost]:
+    """Raises CurrencyError."""
+    sums: dict[tuple[bool, StrandedCause], tuple[int, int, bool]] = {}
+    for one in stranded(use, size, period, book.changes()):
+        gpu_ms, money, priced = sums.get((one.waited, one.cause), (0, 0, True))
+        price = book.price(one.span, one.start_ms)
+        micro = price.micro if isinstance(price, Priced) else 0
+        known = priced and isinstance(price, Priced)
+        sums[one.waited, one.cause] = gpu_ms + one.gpu_ms, money + one.gpu_ms * micro, known
+    for (waited, cause), (gpu_ms, money, priced) in sorted(sums.items(), key=lambda one: (not one[0][0], -one[1][0])):
+        yield StrandedCost(waited, cause, gpu_ms // _S, nearest(money, HOUR_MS) if priced else None)
 
 
 def _price(use: KindUse, book: PriceBook, period: Period, *, cheapest: bool) -> NodePrice | Unpriced:

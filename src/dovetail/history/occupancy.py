@@ -9,6 +9,8 @@ Rules
   it then got. Of a pod that never got one the kind is not known, unless there is only one.
 - At a moment the jobs that wait lack the GPUs that they want beyond those that are healthy and free then: what waits
   beside enough free GPUs waits for a quota or for a better place, and more GPUs would not help.
+- A GPU is free while it is healthy and no pod holds a part of it; where it is in two spans, as after a move that was
+  seen late, the one that started last counts.
 - The demand at a moment is what would be held if nothing had to wait: a pod that waited counts from when it was
   submitted, for as long as it then ran. So a backlog is no demand for all of its GPUs at once. How long a pod would run
   that never started is not known: it counts in no demand.
@@ -17,6 +19,7 @@ Rules
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
@@ -58,6 +61,14 @@ class OccupiedTime(Struct, frozen=True):
         return max(0, self.demand - self.there)
 
 
+class PodShape(Struct, frozen=True):
+    """What a pod wants of one node; CPUs and memory are 0 where it requests none."""
+
+    gpus: int
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+
 class KindUse(Struct):
     """The use of one kind of node. `spans` are those that are there at the end of the period. `pieces` are what pods
     held, from when they were submitted where they waited, and what waiting pods want."""
@@ -69,6 +80,12 @@ class KindUse(Struct):
     demand: list[Piece] = field(default_factory=list)
     used_by_hour: dict[int, int] = field(default_factory=dict)
     """The GPUs that a pod held in an hour and did not leave idle for all of it."""
+    free: list[tuple[GpuSpan, Period]] = field(default_factory=list)
+    requests: list[tuple[str, Period, int, int]] = field(default_factory=list)
+    """By node what pods with GPUs requested of its CPUs (thousandths) and memory (MiB), and when."""
+    waiting: list[tuple[Period, PodShape]] = field(default_factory=list)
+    typical: PodShape | None = None
+    """The shape of pods that held the most GPU time; None if none held any."""
 
 
 class Occupancy(Struct, frozen=True):
@@ -109,6 +126,8 @@ def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
     waits, unknown = _waits(pods.values(), nodes, kinds, period)
     held: dict[NodeKindKey, list[tuple[int, int]]] = {}
     busy: dict[str, list[Period]] = {}
+    on_nodes: dict[tuple[str, str], tuple[Period, set[str]]] = {}
+    """When a pod held GPUs of a node, and which."""
     whole: dict[tuple[str, str], list[GpuHold]] = {}
     for gpu, holds in groupby(reader.holds(period), attrgetter("gpu")):
         own = list(holds)
@@ -119,6 +138,7 @@ def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
         for part in busy[gpu]:
             _add(held.setdefault(key, []), part, 1)
         for one in own:
+            _note(on_nodes, (one.pod_uid, last[gpu]), period.clipped(one.start_ms, one.end_ms), gpu)
             if one.milli >= _WHOLE_MILLI:
                 whole.setdefault((one.pod_uid, last[gpu]), []).append(one)
         parts = list(_shared(pods, [one for one in own if one.milli < _WHOLE_MILLI], period))
@@ -126,11 +146,17 @@ def occupancy(reader: HistoryReader, period: Period) -> Occupancy:
         kinds[key].demand += parts
     for (uid, node), some_holds in whole.items():
         _hold(kinds[nodes[node]], pods.get(uid), some_holds, period)
+    for gpu, some in spans.items():
+        for span, part in _free(some, busy.get(gpu, ()), period):
+            kinds[nodes[span.node]].free.append((span, part))
+    _request(kinds, nodes, pods, on_nodes)
     _count_used(reader.use(period), busy, {gpu: kinds[nodes[node]] for gpu, node in last.items()}, kinds, period)
     for key, use in kinds.items():
         wanted: list[tuple[int, int]] = []
         for wait in waits[key]:
             _add(wanted, wait.period, wait.gpus)
+            shape = PodShape(min(wait.gpus, use.node_gpus), wait.pod.cpu_milli, wait.pod.memory_mib)
+            use.waiting.append((wait.period, shape))
             if wait.starts_later:
                 part, gpus = wait.period, min(wait.gpus, use.node_gpus)
                 asked = wait.pod.cpu_milli, wait.pod.memory_mib
@@ -152,6 +178,51 @@ def _kinds(spans: Iterable[GpuSpan]) -> dict[str, NodeKindKey]:
         start_ms, model = max((start_ms, model), (span.start_ms, span.model))
         found[span.node] = start_ms, model, max(gpus, span.gpus)
     return {node: (model, gpus) for node, (_, model, gpus) in found.items()}
+
+
+def _note(
+    on_nodes: dict[tuple[str, str], tuple[Period, set[str]]], key: tuple[str, str], part: Period, gpu: str
+) -> None:
+    known, gpus = on_nodes.setdefault(key, (part, set()))
+    gpus.add(gpu)
+    on_nodes[key] = Period(min(known.start_ms, part.start_ms), max(known.end_ms, part.end_ms)), gpus
+
+
+def _free(spans: Sequence[GpuSpan], busy: Sequence[Period], period: Period) -> Iterator[tuple[GpuSpan, Period]]:
+    """When one GPU was free, and as what; `busy` is when pods held it, in the order of time."""
+    some = sorted(spans, key=attrgetter("start_ms"))
+    for span, following in zip(some, (*some[1:], None), strict=True):
+        part = period.clipped(span.start_ms, span.end_ms)
+        if following is not None and following.start_ms < part.end_ms:
+            part = Period(part.start_ms, following.start_ms)
+        at_ms = part.start_ms
+        for held in busy if span.health == "healthy" and part.ms else ():
+            if held.end_ms > at_ms and held.start_ms < part.end_ms:
+                if held.start_ms > at_ms:
+                    yield span, Period(at_ms, held.start_ms)
+                at_ms = held.end_ms
+        if span.health == "healthy" and at_ms < part.end_ms:
+            yield span, Period(at_ms, part.end_ms)
+
+
+def _request(
+    kinds: Mapping[NodeKindKey, KindUse],
+    nodes: Mapping[str, NodeKindKey],
+    pods: Mapping[str, PodRecord],
+    on_nodes: Mapping[tuple[str, str], tuple[Period, set[str]]],
+) -> None:
+    """Add what pods requested of the nodes on which they held GPUs, and the shape that held most."""
+    held: dict[NodeKindKey, Counter[PodShape]] = {key: Counter() for key in kinds}
+    for (uid, node), (part, gpus) in on_nodes.items():
+        key, pod = nodes[node], pods.get(uid)
+        asked = (pod.cpu_milli, pod.memory_mib) if pod is not None else (0, 0)
+        if any(asked):
+            kinds[key].requests.append((node, part, *asked))
+        held[key][PodShape(min(len(gpus), key[1]), *asked)] += len(gpus) * part.ms
+    for key, use in kinds.items():
+        # Of equals the smallest.
+        times = sorted(held[key].items(), key=lambda one: (-one[1], one[0].gpus, one[0].cpu_milli, one[0].memory_mib))
+        use.typical = times[0][0] if times and times[0][0].gpus else None
 
 
 def _hold(use: KindUse, pod: PodRecord | None, holds: Sequence[GpuHold], period: Period) -> None:
