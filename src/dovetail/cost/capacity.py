@@ -48,8 +48,8 @@ CapacityVerdict = Literal["give back", "rent or buy", "keep", "not enough data"]
 
 class StrandedCost(Struct, frozen=True):
     """GPUs of a kind that were free and of no use: to any pod that waited (`waited`), or, while none did, to the
-    typical pod. For how many GPU-seconds, by cause, and what they cost in millionths of the currency; None where one of them
-    had no price."""
+    typical pod. For how many GPU-seconds, by cause, and what they cost in millionths of the currency; None where one of
+    them had no price."""
 
     waited: bool
     cause: StrandedCause

@@ -22,7 +22,18 @@ from math import sqrt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.history.records import DAY_MS, HOUR_MS, USE_BINS, GpuHold, GpuSpan, Period, PodRecord, UseHour
+from dovetail.history.records import (
+    DAY_MS,
+    HOST_CPU,
+    HOST_MEMORY,
+    HOUR_MS,
+    USE_BINS,
+    GpuHold,
+    GpuSpan,
+    Period,
+    PodRecord,
+    UseHour,
+)
 from dovetail.history.store import HistoryReader
 from dovetail.monitoring.bottleneck import Activity, balance, hangs
 
@@ -39,6 +50,8 @@ JobKey = tuple[str, str]
 class DeviceUse(Struct, frozen=True):
     """What pods held of a GPU, and how they used it. `milli` are thousandths of the GPU, `kind` is that of the hold.
 
+    `host_cpu_milli` is the mean of the hour in which the pod used most of its node's CPUs, `host_memory_mib` the most
+    memory, both for each device that it held, of hours of `host_ms` in all; 0 where that was not measured.
     `gap_ms` is idle time within hours of work; `hung_ms` the time in hours in which the GPU hung; `activity` has
     integrals as UseHour. `days` are the days, since 1970, in which something was measured. `place` is the GPU in its
     node; None where that is not known."""
@@ -60,6 +73,9 @@ class DeviceUse(Struct, frozen=True):
     activity: dict[str, int] = {}
     days: frozenset[int] = frozenset()
     place: GpuSpan | None = None
+    host_cpu_milli: int = 0
+    host_memory_mib: int = 0
+    host_ms: int = 0
 
     @property
     def mean_milli(self) -> int:
@@ -179,6 +195,9 @@ def merged(devices: Sequence[DeviceUse]) -> DeviceUse:
         gap_ms=sum(one.gap_ms for one in devices),
         hung_ms=sum(one.hung_ms for one in devices),
         memory_peak_mib=max(one.memory_peak_mib for one in devices),
+        host_cpu_milli=max(one.host_cpu_milli for one in devices),
+        host_memory_mib=max(one.host_memory_mib for one in devices),
+        host_ms=sum(one.host_ms for one in devices),
         histogram=tuple(map(sum, zip(*(one.histogram for one in devices), strict=True))),
         activity=dict(activity),
         days=frozenset[int]().union(*(one.days for one in devices)),
@@ -307,6 +326,7 @@ class _Sums:
         self._bins = [0] * USE_BINS
         self._activity: defaultdict[str, int] = defaultdict(int)
         self._days: set[int] = set()
+        self._host_cpu_milli = self._host_memory_mib = self._host_ms = 0
 
     def add(self, hour: UseHour) -> None:
         if not hour.measured_ms:
@@ -320,6 +340,9 @@ class _Sums:
             self._bins[i] += ms
         for name, amount in hour.activity.items():
             self._activity[name] += amount
+        self._host_cpu_milli = max(self._host_cpu_milli, hour.activity.get(HOST_CPU, 0) // hour.measured_ms)
+        self._host_memory_mib = max(self._host_memory_mib, -(-hour.activity.get(HOST_MEMORY, 0) // hour.measured_ms))
+        self._host_ms += hour.measured_ms * (HOST_MEMORY in hour.activity)
         busy_ms = sum(hour.histogram[_BUSY_BIN:])
         if busy_ms * _BUSY_PART >= hour.measured_ms and hour.idle_ms * _GAP_PART >= hour.measured_ms:
             self._gap_ms += hour.idle_ms
@@ -330,5 +353,6 @@ class _Sums:
         return replace(
             bare, measured_ms=self._measured_ms, use=self._use, idle_ms=self._idle_ms, gap_ms=self._gap_ms,
             hung_ms=self._hung_ms, memory_peak_mib=self._peak_mib, histogram=tuple(self._bins),
-            activity=dict(self._activity), days=frozenset(self._days),
+            activity=dict(self._activity), days=frozenset(self._days), host_cpu_milli=self._host_cpu_milli,
+            host_memory_mib=self._host_memory_mib, host_ms=self._host_ms,
         )  # fmt: skip

@@ -27,6 +27,11 @@ USE_BINS = 20
 """The bins of a histogram of use: of 5 % each, the last one with 100 %."""
 
 
+HOST_CPU, HOST_MEMORY = "host_cpu", "host_memory"
+"""Activities that are no GPU's: the CPUs that the pod used of its node, in thousandths, and the most memory of the
+hour, in MiB, each divided by the number of devices that the pod held."""
+
+
 class Period(Struct, frozen=True):
     """From `start_ms` on and before `end_ms`."""
 
@@ -119,7 +124,8 @@ class UseHour(Struct, frozen=True):
     real use (`monitoring.real_use`): thousandths of what the pod holds, times ms. `idle_ms` is the time below the
     threshold of idle GPUs, `memory_peak_mib` the most memory that was used. `histogram[i]` is the time in ms in which
     real use was in bin i of `USE_BINS`; `activity` has the integrals of the activities that make up real use and of
-    others by which a bottleneck is recognized, in thousandths times ms, or bytes times ms / s. `used_until_ms` is the
+    others by which a bottleneck is recognized, in thousandths times ms, or bytes times ms / s, and what the pod used of
+    its node (`HOST_CPU`, `HOST_MEMORY`). `used_until_ms` is the
     last time in the hour at which it was not idle, 0 if it was idle all the time.
 
     `source` is what measured: the node, and since when it counts. A source measures the whole hour, so a later record

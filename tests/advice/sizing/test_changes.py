@@ -51,6 +51,8 @@ def _fixed(text: str, change: SizeChange, name: str = "serve") -> tuple[str, lis
     [
         (SizeChange("mig", resource="nvidia.com/mig-1g.10gb"), "nvidia.com/gpu: 1", "nvidia.com/mig-1g.10gb: 1"),
         (SizeChange("cpu", 2), '{cpu: "4", memory: 8Gi}', '{cpu: "8", memory: 8Gi}'),
+        (SizeChange("host", 2000, value="3Gi"), '{cpu: "4", memory: 8Gi}', '{cpu: "2", memory: 3Gi}'),
+        (SizeChange("host", 6000, value="3Gi"), "memory: 8Gi}", "memory: 3Gi}"),
         (
             SizeChange("select", key="example.com/type", value="g6.xlarge"),
             "{requests: {cpu: 100m}}\n",

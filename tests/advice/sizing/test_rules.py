@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.sizing.advise import advice_for
@@ -16,6 +17,7 @@ from dovetail.advice.sizing.rule import JobAdvice, SizeChange
 from dovetail.advice.sizing.rules import RULES
 from dovetail.advice.sizing.seen import JobSeen
 from dovetail.advice.sizing.workload import SERVING
+from dovetail.history.job_use import DeviceUse
 from dovetail.history.records import HOUR_MS, GpuSpan, HoldKind
 from tests.advice.sizing.jobs import A100, BUSY, H100, HOURS, L4, QUIET, T4, device, gpus, job
 
@@ -372,6 +374,55 @@ def test_few_cpus_for_each_gpu() -> None:
     assert found.change == SizeChange("cpu", 4) and "requests 2 CPUs for each GPU" in found.cause
     assert one_rule(asked(6000, 2), "few-cpus").change == SizeChange("cpu", 3)
     assert rules(asked(4000)) == [] and rules(asked(0)) == []
+
+
+def hosted(cpu_milli: int, memory_mib: int, hours: int = HOURS, **more: object) -> DeviceUse:
+    """A GPU whose pod used so much of its node for each of its GPUs, which is known of so many hours."""
+    found = device(**more)  # type: ignore[arg-type]
+    return replace(found, host_cpu_milli=cpu_milli, host_memory_mib=memory_mib, host_ms=hours * HOUR_MS)
+
+
+def test_cpus_that_are_not_used_are_no_reason_to_ask_for_more() -> None:
+    def asked(used_milli: int, activity: dict[str, int], hours: int = HOURS) -> JobSeen:
+        one = hosted(used_milli, 4096, hours, use=[(200, HOURS)], activity=activity, peak_mib=60 * 1024)
+        return job(one, pod={"cpu_milli": 3000})
+
+    assert rules(asked(1400, SMALL_KERNELS)) == [] and rules(asked(1600, SMALL_KERNELS)) == ["few-cpus"]
+    assert "requests 3 CPUs for each GPU, and used 1.6 in its" in one_rule(asked(1600, SMALL_KERNELS), "few-cpus").cause
+    waits = one_rule(asked(1400, IO), "io-bound")
+    assert waits.change is None and "not more CPUs, which it has" in waits.action
+    assert one_rule(asked(1600, IO), "io-bound").change == SizeChange("cpu", 2)
+    # Of a few hours nothing follows.
+    assert rules(asked(1400, SMALL_KERNELS, HOURS // 3)) == ["few-cpus"]
+
+
+def test_requests_of_the_node_that_are_not_used() -> None:
+    def asked(cpu_milli: int, memory_mib: int, hours: int = HOURS) -> JobSeen:
+        some = [
+            hosted(3000, 6000, hours, use=[(700, HOURS)], activity=BUSY, gpu=f"g{i}", peak_mib=60 * 1024)
+            for i in range(2)
+        ]
+        return job(*some, pod={"cpu_milli": cpu_milli, "memory_mib": memory_mib})
+
+    # 2 x 3 CPUs and 15 % more are 7; 2 x 6000 MiB and 15 % more are 14 GiB.
+    both = one_rule(asked(14_000, 28 * 1024), "host-requests")
+    assert both.change == SizeChange("host", 7000, value="14Gi") and both.saving.gpu_s == 0
+    assert "requests 14 CPUs and 28.0 GiB of its node, and used 6 CPUs on average in the busiest hour" in both.cause
+    assert one_rule(asked(13_999, 28 * 1024), "host-requests").change == SizeChange("host", 0, value="14Gi")
+    assert one_rule(asked(14_000, 0), "host-requests").change == SizeChange("host", 7000)
+    assert rules(asked(13_999, 27 * 1024)) == rules(asked(64_000, 0, HOURS // 3)) == rules(asked(0, 0)) == []
+
+
+def test_use_beyond_the_requests_counts_for_another_machine() -> None:
+    at, market = place(gpus=1, instance_type="t64"), offers(t64=340, t16=105, t8=90)
+
+    def found(used_milli: int, memory_mib: int, asked: dict[str, int] | None = None) -> str:
+        one = hosted(used_milli, memory_mib, use=[(700, HOURS)], activity=BUSY, place=at)
+        advised = advice_for(job(one, market=market, pod=asked)).advice
+        return "".join(one.change.value for one in advised if one.rule == "instance" and one.change is not None)
+
+    assert found(5000, 20_000) == "t8"
+    assert found(7000, 20_000) == found(5000, 27_000) == found(2000, 20_000, {"cpu_milli": 8000}) == "t16"
 
 
 def test_prices_in_two_currencies_are_not_compared() -> None:

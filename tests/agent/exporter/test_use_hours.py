@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.agent.exporter import use_hours as module
+from dovetail.agent.exporter.host_use import HostUse, HostUsed
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners
 from dovetail.agent.exporter.shared_use import PartUse, SharedUse
 from dovetail.agent.exporter.use_hours import KEPT_HOURS, LONGEST_S, UseHours
@@ -315,3 +316,33 @@ def test_what_is_measured_adds_up(tmp_path_factory: Any, steps: list[tuple[int, 
         assert sum(one.measured_ms for one in found) == measured
         assert abs(sum(one.use for one in found) - use) <= len(found) * len(steps)
         assert all(sum(one.histogram) == one.measured_ms >= one.idle_ms for one in found)
+
+
+class HostAsTold(HostUse):
+    """Says what pods use."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, HostUsed] = {}
+
+    def of(self, uid: str, now_s: float) -> HostUsed | None:
+        return self.used.get(uid)
+
+
+def test_cpus_and_memory_of_the_node_are_divided_over_the_devices_of_the_pod(tmp_path: Path, clocks: Clocks) -> None:
+    """Of a pod with two GPUs and one that shares a third: CPUs add up, memory is the most so far."""
+    node, host = Node(tmp_path, clocks), HostAsTold()
+    node.hours = UseHours(tmp_path / "use.json", "n1", lambda: clocks.wall_ms, host=host)
+    clocks.ahead_ms -= 600_000
+    node.held(a="p", b="p", c="q")
+    for cpu_milli, memory_mib in ((0.0, 0.0), (3000.0, 800.0), (5000.0, 600.0), (0.0, 0.0)):
+        host.used = {"p": HostUsed(cpu_milli, memory_mib)} if memory_mib else {}
+        for gpu in "abc":
+            node.read(gpu)
+        clocks.s += 15
+    found = {gpu: one for (gpu, _, _), one in node.used().items()}
+    assert {one.measured_ms for one in found.values()} == {45_000}
+    for gpu in "ab":
+        assert found[gpu].activity["host_cpu"] == (1500 + 2500) * 15_000
+        assert found[gpu].activity["host_memory"] == 400 * 45_000
+    assert not {"host_cpu", "host_memory"} & found["c"].activity.keys()
+    assert all(credible(one, "n1", clocks.wall_ms) for one in found.values())

@@ -19,6 +19,7 @@ from dovetail.advice.sizing.rule import ChangeKind, JobAdvice, SizeChange
 from dovetail.advice.sizing.thresholds import CPUS_PER_GPU
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU
+from dovetail.core.quantities import parse
 
 _MEMORY, _FRACTION = "dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction"
 _SHARED = "nvidia.com/gpu.shared"
@@ -123,6 +124,17 @@ def _quantity(cpus: Fraction) -> str:
     return str(cpus) if cpus.denominator == 1 else f"{int(cpus * 1000)}m"
 
 
+def _host(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
+    """Requests alone: limits stay as they are."""
+    resources = container.at("resources")
+    cpus = _quantity(Fraction(change.amount, 1000)) if change.amount else ""
+    for name, value in (("cpu", cpus), ("memory", change.value)):
+        requested = resources.at("requests", name)
+        now = amount(requested or resources.at("limits", name))
+        if value and now is not None and now > parse(value):
+            yield put(requested, value)
+
+
 def _selected(pod: Template, container: Field, change: SizeChange) -> Iterator[Edit]:
     field = pod.spec.at("nodeSelector", change.key)
     if field.value != change.value:
@@ -137,7 +149,8 @@ def _annotated(pod: Template, container: Field, change: SizeChange) -> Iterator[
 
 _EDITS: Mapping[ChangeKind, tuple[Callable[[Template, Field, SizeChange], Iterator[Edit]], str]] = {
     "gpus": (_fewer, GPU), "mig": (_instance, GPU), "instance": (_other_instance, RESOURCE_PREFIX),
-    "share": (_shared, GPU), "part": (_smaller_part, _SHARED), "cpu": (_cpus, GPU), "select": (_selected, GPU),
+    "share": (_shared, GPU), "part": (_smaller_part, _SHARED), "cpu": (_cpus, GPU), "host": (_host, GPU),
+    "select": (_selected, GPU),
     "annotate": (_annotated, GPU),
 }  # fmt: skip
 """With the resource that the container requests, or how its name begins."""

@@ -9,8 +9,9 @@ Rules
 - Work that is spread over several GPUs is put together by adding up: the memory of replicated data counts once too
   often, which errs on the safe side.
 - Another instance type has the same GPUs, as many of them in a machine as work together, in a number that the pods
-  fill, and for each pod the CPUs and the memory that it requests, less what the system keeps. A pod that requests none
-  needs as much as its part of the machine that it has: what it uses was not measured.
+  fill, and for each pod the CPUs and the memory that it requests, or uses where that is more, less what the system
+  keeps. A pod that requests none, and of which no use was measured, needs as much as its part of the machine that it
+  has.
 """
 
 from __future__ import annotations
@@ -153,20 +154,20 @@ def machines(seen: JobSeen) -> Machines | None:
     own = next((one for one in offers if one.name == place.instance_type), None)
     if own is None:
         return None
-    gpus, latest = seen.use.most_per_pod, seen.use.latest
+    gpus, (cpu_milli, memory_mib) = seen.use.most_per_pod, seen.host_needs
     together = gpus if seen.replicated else min(own.gpus, seen.devices)
 
     def holds(one: InstanceOffer) -> bool:
         amounts = (
-            (latest.cpu_milli, own.cpu_milli, one.cpu_milli),
-            (latest.memory_mib, own.memory_mib, one.memory_mib),
+            (cpu_milli, own.cpu_milli, one.cpu_milli),
+            (memory_mib, own.memory_mib, one.memory_mib),
         )
         return (
             one.gpus >= together
             and one.gpus % gpus == 0
             and all(
-                requested <= gpus * _part(amount, one) if requested else mine * one.gpus <= amount * own.gpus
-                for requested, mine, amount in amounts
+                needed <= gpus * _part(amount, one) if needed else mine * one.gpus <= amount * own.gpus
+                for needed, mine, amount in amounts
             )
         )
 

@@ -17,9 +17,15 @@ def instance(seen: JobSeen) -> SizeProposal | None:
     if found is None or better is None:
         return None
     own, latest, gpus = found.own, seen.use.latest, seen.use.most_per_pod
-    needs = [f"{latest.cpu_milli / 1000:g} CPUs"] if latest.cpu_milli else []
-    needs += [gib(latest.memory_mib)] if latest.memory_mib else []
-    requests = f"requests {' and '.join(needs)}" if needs else "requests neither CPUs nor memory"
+    cpu_milli, memory_mib = seen.host_needs
+    needs = [f"{cpu_milli / 1000:g} CPUs"] if cpu_milli else []
+    needs += [gib(memory_mib)] if memory_mib else []
+    verb = (
+        "requests"
+        if (cpu_milli, memory_mib) == (latest.cpu_milli, latest.memory_mib)
+        else "uses, with a margin, or requests"
+    )
+    requests = f"{verb} {' and '.join(needs)}" if needs else "requests neither CPUs nor memory"
     return SizeProposal(
         f"a pod with {gpus} {'GPU' if gpus == 1 else 'GPUs'} {requests}; {own.name} has {own.cpus_per_gpu} CPUs and "
         f"{gib(own.memory_mib // own.gpus)} for each GPU, {better.name} has {better.cpus_per_gpu} and "

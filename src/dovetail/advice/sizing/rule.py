@@ -13,14 +13,15 @@ from dovetail.advice.sizing.seen import JobSeen
 from dovetail.advice.sizing.workload import Workload
 
 Verdict = Literal["advice", "right-sized", "not enough data"]
-ChangeKind = Literal["gpus", "mig", "instance", "share", "part", "cpu", "select", "annotate"]
+ChangeKind = Literal["gpus", "mig", "instance", "share", "part", "cpu", "host", "select", "annotate"]
 
 
 class SizeChange(Struct, frozen=True):
     """What changes in a manifest. gpus: a pod requests `amount` GPUs. mig: an instance of the profile whose resource is
     `resource`, in place of each GPU; instance: in place of one of another profile. share: a shared GPU, of whose memory
     it takes `amount` MiB; part: a smaller share, of `amount` MiB or the fraction `value`. cpu: each GPU gets
-    `amount` times the CPUs. select: only nodes whose label `key` is `value`. annotate: the annotation `key` of pods is
+    `amount` times the CPUs. host: a pod requests `amount` thousandths of a CPU and `value` of memory of its node, where
+    they are not 0 or "". select: only nodes whose label `key` is `value`. annotate: the annotation `key` of pods is
     `value`."""
 
     kind: ChangeKind

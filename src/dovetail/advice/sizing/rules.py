@@ -7,7 +7,7 @@ from work, for which a smaller GPU would be no help; then sizes. No rule is trig
 
 from __future__ import annotations
 
-from dovetail.advice.sizing import faults, machines, sizes, waits
+from dovetail.advice.sizing import faults, host_requests, machines, sizes, waits
 from dovetail.advice.sizing.rule import SizingRule
 from dovetail.monitoring.bottleneck import COMMUNICATION, HUNG, STRAGGLER
 
@@ -49,7 +49,8 @@ RULES: tuple[SizingRule, ...] = (
     ),
     SizingRule(
         "io-bound", "it waits for data",
-        "class io-bound at least half of the time, with a p95 of at most 70 %",
+        "class io-bound at least half of the time, with a p95 of at most 70 %. More CPUs are not advised where less "
+        "than half of those that it requests was used",
         "more CPUs than a node has for each GPU make the job wait", "with twice the CPUs its real use does not rise",
         f"{_KEMPNER}; 46 % of the causes of low use are data operations (ICSE 2024, doi 10.1145/3597503.3639232)",
         waits.io_bound,
@@ -57,7 +58,7 @@ RULES: tuple[SizingRule, ...] = (
     SizingRule(
         "few-cpus", "it has few CPUs for its GPUs",
         "class small-kernels at least half of the time, with a p95 of at most 70 %, and fewer than 4 CPUs are "
-        "requested for each GPU",
+        "requested for each GPU, of which at least half was used where that was measured",
         "more CPUs than a node has for each GPU make the job wait", "with more CPUs its real use does not rise",
         f"{_KEMPNER}: busy with few SMs is bound by small kernels, synchronization or the CPU", waits.few_cpus,
     ),
@@ -142,12 +143,23 @@ RULES: tuple[SizingRule, ...] = (
     SizingRule(
         "instance", "another instance type has the same GPUs for less",
         "an instance type of its cloud and region costs at least 10 % less for each GPU, and has for each pod the CPUs "
-        "and the memory that it requests, and the GPUs that work together in one machine",
-        "the cluster has to offer the instance type; what the pod uses beyond its requests was not measured; local "
-        "disks and networks differ",
+        "and the memory that it requests or uses, and the GPUs that work together in one machine",
+        "the cluster has to offer the instance type; where its use of CPUs and memory was not measured it may use more "
+        "than it requests; local disks and networks differ",
         "on the other instance type its real use falls, or it is out of memory of the host",
         "the price tables of the project or of the user, with their dates (docs/reference/instances.md)",
         machines.instance,
+    ),
+    SizingRule(
+        "host-requests", "it requests CPUs or memory of its node that it does not use",
+        "the CPUs of its busiest hour, or its most memory, each with 15 % more and at least one CPU and one GiB for "
+        "each GPU, are at most half of what it requests; measured for half of the time; and class neither io-bound "
+        "nor small-kernels half of the time",
+        "a start-up that needs more for minutes takes longer; other requests than limits change the QoS class, and "
+        "with it whether CPUs are its own",
+        "with the smaller requests its real use falls, or it is evicted or killed for lack of memory",
+        "the recommender of VPA: what was used, and 15 % more; the cgroups of the pods", host_requests.spare,
+        beside=True,
     ),
     SizingRule(
         "spot", "it can run on spot nodes",

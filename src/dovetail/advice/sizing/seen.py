@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dovetail.advice.gpus import GpuProduct, named
 from dovetail.advice.sizing.market import NO_MARKET, Market
-from dovetail.advice.sizing.thresholds import FEWEST_DAYS, FEWEST_RUNS, LEAST_COVERAGE
+from dovetail.advice.sizing.thresholds import FEWEST_DAYS, FEWEST_RUNS, HOST_MARGIN, LEAST_COVERAGE, SPARE_HOST
 from dovetail.advice.sizing.workload import Workload, is_replicated, workload_of
 from dovetail.history.job_use import DeviceUse, JobsUse, JobUse
 from dovetail.history.records import GpuSpan
@@ -31,6 +31,11 @@ def percent(milli: int) -> str:
 def gib(mib: int) -> str:
     """An amount of memory as text: `61.4 GiB`."""
     return f"{mib / 1024:.1f} GiB"
+
+
+def with_margin(used: int) -> int:
+    """What to request of CPUs or memory where so much was used."""
+    return -(-used * (1000 + HOST_MARGIN) // 1000)
 
 
 class JobSeen(Struct, frozen=True, dict=True):
@@ -93,6 +98,32 @@ class JobSeen(Struct, frozen=True, dict=True):
     def cpus_per_gpu(self) -> float:
         """The CPUs that its latest pod requests for each of its GPUs; 0 if it requests none, or that is not known."""
         return self.use.latest.cpu_milli / 1000 / self.use.most_per_pod
+
+    @property
+    def cpus_used_per_gpu(self) -> float:
+        """The CPUs that a pod used in its busiest hour for each of its GPUs; 0 if that was not measured."""
+        return self.total.host_cpu_milli / 1000
+
+    @property
+    def host_known(self) -> bool:
+        """Whether enough is known of what it used of the CPUs and the memory of its nodes."""
+        return 0 < LEAST_COVERAGE * self.total.measured_ms <= 1000 * self.total.host_ms
+
+    @property
+    def spare_cpus(self) -> bool:
+        """Whether its pods are known to use, in the busiest hour, less than half of the CPUs that they request."""
+        return self.host_known and self.cpus_used_per_gpu * 1000 < self.cpus_per_gpu * SPARE_HOST
+
+    @property
+    def host_needs(self) -> tuple[int, int]:
+        """The CPUs, in thousandths, and the memory, in MiB, that a pod needs: what the latest one requests, and what
+        was used, with a margin, where that is more; 0 for what it neither requests nor was measured."""
+        latest, gpus, used = self.use.latest, self.use.most_per_pod, self.total
+        if not self.host_known:
+            return latest.cpu_milli, latest.memory_mib
+        amounts = (latest.cpu_milli, used.host_cpu_milli), (latest.memory_mib, used.host_memory_mib)
+        cpu_milli, memory_mib = (max(asked, with_margin(each * gpus)) for asked, each in amounts)
+        return cpu_milli, memory_mib
 
     @property
     def model(self) -> str:

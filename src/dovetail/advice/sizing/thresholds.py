@@ -43,6 +43,12 @@ CHEAPER = 100
 """The part that an instance type or spot has to be cheaper by: a move has its own cost, and prices change."""
 HOST_LOAD = 900
 """The part of a node's CPUs and memory that pods can request: the system and the kubelet keep the rest."""
+HOST_MARGIN = 150
+"""What is requested beyond the CPUs and the memory of the busiest hour, as the recommender of VPA has it."""
+SPARE_HOST = 500
+"""At most this part of the CPUs or memory that are requested is used: the rest keeps others from the node's GPUs."""
+LEAST_CPU_MILLI, LEAST_MEMORY_MIB = 1000, 1024
+"""What a pod with GPUs is advised to request for each of them at least: one CPU, and a GiB."""
 SHORT_RUN_MS = HOUR_MS
 """A shorter run may start over after an interruption."""
 SPOT_MTBI_S = 8 * 3600

@@ -20,7 +20,14 @@ def io_bound(seen: JobSeen) -> SizeProposal | None:
     if seen.part_of_class("io-bound") < limits.CLASS_TIME or seen.needed > limits.QUIET_P95:
         return None
     per_gpu = seen.cpus_per_gpu
-    requests = f"; it requests {per_gpu:g} CPUs for each" if per_gpu else ""
+    requests = f"; it requests {per_gpu:g} CPUs for each{_used(seen)}" if per_gpu else ""
+    if seen.spare_cpus:
+        return SizeProposal(
+            f"the GPUs wait for data: much is copied to them, and few of their SMs work{requests}",
+            "more loader workers, local NVMe, pinned memory; not more CPUs, which it has, and not a smaller GPU, which "
+            "would wait as long",
+            gain="the time in which the GPUs wait for data",
+        )
     return SizeProposal(
         f"the GPUs wait for data: much is copied to them, and few of their SMs work{requests}",
         "more CPUs for each GPU and more loader workers, local NVMe, pinned memory; not a smaller GPU, which would "
@@ -33,17 +40,23 @@ def io_bound(seen: JobSeen) -> SizeProposal | None:
 def few_cpus(seen: JobSeen) -> SizeProposal | None:
     per_gpu = seen.cpus_per_gpu
     waits = seen.part_of_class("small-kernels") >= limits.CLASS_TIME and seen.needed <= limits.QUIET_P95
-    if not waits or not 0 < per_gpu < limits.FEW_CPUS:
+    if not waits or not 0 < per_gpu < limits.FEW_CPUS or seen.spare_cpus:
         return None
     times = ceil(limits.CPUS_PER_GPU / per_gpu)
     return SizeProposal(
-        f"kernels run most of the time, and few SMs have work: it requests {per_gpu:g} CPUs for each GPU, which share "
-        f"the work of starting kernels and of loading data",
+        f"kernels run most of the time, and few SMs have work: it requests {per_gpu:g} CPUs for each GPU{_used(seen)}, "
+        f"which share the work of starting kernels and of loading data",
         f"{times} times the CPUs, {times * per_gpu:g} for each GPU; not a smaller GPU, which would wait as long"
         f"{_machine_with(seen, times * per_gpu)}",
         gain="the time in which the GPUs wait for the CPUs",
         change=SizeChange("cpu", times),
     )
+
+
+def _used(seen: JobSeen) -> str:
+    """What it used of its CPUs, in words; "" where that was not measured."""
+    used = seen.cpus_used_per_gpu
+    return f", and used {used:.2g} in its busiest hour" if used else ""
 
 
 def _machine_with(seen: JobSeen, cpus_per_gpu: float) -> str:

@@ -14,6 +14,7 @@ from dovetail.agent.exporter.counter_list import default, read_counter_list
 from dovetail.agent.exporter.counters import Counters
 from dovetail.agent.exporter.dcgm import Dcgm
 from dovetail.agent.exporter.exporter import Exporter, Parts
+from dovetail.agent.exporter.host_use import HostUse
 from dovetail.agent.exporter.reading import GpuReading
 from dovetail.agent.exporter.sampler import Sampler
 from dovetail.agent.exporter.server import ExporterServer
@@ -42,8 +43,8 @@ class Exporting:
         needed = KINDS | use_hours.KINDS
         read = {**{name: kind for name, kind in default().items() if name in needed}, **kinds}
         counted = Counters(options.state_folder / "counters.json")
-        shared = SharedUse(options.proc_root)
-        self._use = UseHours(options.state_folder / "use.json", options.node_name, shared=shared)
+        shared, host = SharedUse(options.proc_root), HostUse(options.sysfs_root / "fs" / "cgroup")
+        self._use = UseHours(options.state_folder / "use.json", options.node_name, shared=shared, host=host)
         self._sampler = Sampler(self._library, read.values(), counted, self._use, dcgm)
         self._xids = XidCounts(options.state_folder / "xids.json", table)
         joined = replace(parts, samples=lambda: (*parts.samples(), *self._xids.samples()), owned=self._use.owned)

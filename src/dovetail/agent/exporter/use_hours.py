@@ -8,6 +8,7 @@ Rules
   device that several pods hold each has the use of its own processes, where that is known of all (`shared_use`): as a
   utilization, as NVML divides nothing else.
 - A pod is known as the owner of a device when the kubelet is asked the next time, at most `OWNERS_S` late.
+- What a pod uses of the node's CPUs and memory is divided equally over the devices that it holds, so that it adds up.
 - What a MIG instance does is the use of the pod that holds the instance, under the UUID of its GPU.
 - The last `KEPT_HOURS` are kept, in a file too, at most `_MOST` records; the oldest hours go first.
 - Lengths are of the monotonic clock; the wall clock gives the hour.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,10 +27,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
+from dovetail.agent.exporter.host_use import HostUse
 from dovetail.agent.exporter.idle_pods import idle_pods
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owners
 from dovetail.agent.exporter.shared_use import SharedUse
-from dovetail.history.records import HOUR_MS, USE_BINS, UseHour
+from dovetail.history.records import HOST_CPU, HOST_MEMORY, HOUR_MS, USE_BINS, UseHour
 from dovetail.monitoring.real_use import PARTS, default, weighted
 
 LONGEST_S = 60.0
@@ -63,11 +66,13 @@ class UseMemory(Struct):
 
 
 class MeasuredUse(Struct, frozen=True):
-    """What a pod used of what it holds: real use, 0 to 1, memory, and activities in thousandths or bytes per second."""
+    """What a pod used of what it holds: real use, 0 to 1, memory, and activities in thousandths or bytes per second.
+    `host_memory_mib` is the part of the pod's memory on the node that is of this device."""
 
     real: float
     memory_mib: int
     activity: dict[str, float]
+    host_memory_mib: float = 0.0
 
 
 Key = tuple[str, str, int]
@@ -83,6 +88,7 @@ class UseHours:
         node: str,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         shared: SharedUse | None = None,
+        host: HostUse | None = None,
     ) -> None:
         self._file = CheckpointFile(path, UseMemory)
         memory, wrong = self._file.rescue()
@@ -90,9 +96,10 @@ class UseHours:
         self._since_ms = memory.since_ms
         self._source = f"{node}/{memory.since_ms}"
         self._hours: dict[Key, UseHour] = {(one.gpu, one.pod_uid, one.hour_ms): one for one in memory.hours}
-        self._clock_ms, self._shared = clock_ms, shared or SharedUse()
+        self._clock_ms, self._shared, self._host = clock_ms, shared or SharedUse(), host
         self._lock = threading.Lock()
         self._owners: Owners | None = None
+        self._devices_of: Counter[str] = Counter()
         self._known_s = 0.0
         """Since when the owners are known, if they are."""
         self._changed_s: dict[str, float] = {}
@@ -120,6 +127,8 @@ class UseHours:
                 changed = (uuid for uuid in before.keys() | after.keys() if before.get(uuid) != after.get(uuid))
                 self._changed_s.update(dict.fromkeys(changed, now_s))
             self._owners = owners
+            held = owners.by_device.values() if owners is not None else ()
+            self._devices_of = Counter(uid for some in held for uid in {one.pod_uid for one in some})
 
     def apply(self, reading: GpuReading) -> None:
         """Count a reading of a GPU and its instances."""
@@ -131,7 +140,7 @@ class UseHours:
                 took_s = reading.read_s - before_s
                 if 0 < took_s <= LONGEST_S:
                     for pod, use in self._uses(device, reading, before_s):
-                        self._count(device, pod, use, round(took_s * 1000))
+                        self._count(device, pod, self._with_host(pod, use, reading.read_s), round(took_s * 1000))
 
     def since(self, hour_ms: int) -> list[UseHour]:
         """The hours from this one on."""
@@ -177,6 +186,14 @@ class UseHours:
                 yield pod, MeasuredUse(part.use, part.memory_mib, {"utilization": _MILLI * part.use})
         elif (use := _real_use(device)) is not None:
             yield next(iter(pods), ""), MeasuredUse(use, int(device.values.get(_MEMORY, 0)), _values(device))
+
+    def _with_host(self, pod: str, use: MeasuredUse, now_s: float) -> MeasuredUse:
+        found = self._host.of(pod, now_s) if self._host is not None and pod else None
+        if found is None:
+            return use
+        devices = max(1, self._devices_of[pod])
+        activity = use.activity | {HOST_CPU: found.cpu_milli / devices}
+        return replace(use, activity=activity, host_memory_mib=found.memory_mib / devices)
 
     def _count(self, device: DeviceReading, pod_uid: str, use: MeasuredUse, took_ms: int) -> None:
         end_ms = self._clock_ms()
@@ -233,6 +250,10 @@ def _with(hour: UseHour, use: MeasuredUse, ms: int) -> UseHour:
     activity = dict(hour.activity)
     for name, value in use.activity.items():
         activity[name] = activity.get(name, 0) + round(value * ms)
+    # The most of the hour so far, for all of it: so the amounts of hours and devices add up as integrals do.
+    memory_mib = max(hour.activity.get(HOST_MEMORY, 0) / max(1, hour.measured_ms), use.host_memory_mib)
+    if memory_mib:
+        activity[HOST_MEMORY] = round(memory_mib * (hour.measured_ms + ms))
     return replace(
         hour,
         measured_ms=hour.measured_ms + ms,
