@@ -76,3 +76,8 @@ def test_steps_have_the_time_of_each() -> None:
 def test_the_latest_job_comes_first() -> None:
     pods = [pod("a", 100, job="old"), pod("b", 300, job="new"), pod("c", 300, job="also")]
     assert [job.job for job in past_jobs(pods, NOW_MS)] == ["team/also", "team/new", "team/old"]
+
+
+def test_an_end_without_an_outcome_is_lost_and_no_error() -> None:
+    (job,) = past_jobs([pod("a", 100, 200, 900), pod("b", 100, 200, 900, "Completed")], NOW_MS, steps=True)
+    assert (job.outcome, [step.outcome for step in job.steps]) == ("Lost", ["Lost", "Completed"])

@@ -24,7 +24,8 @@ JobOutcome = Literal["Waiting", "Running", "Completed", "Failed", "Preempted", "
 OUTCOMES: tuple[JobOutcome, ...] = (
     "Waiting", "Running", "Completed", "Failed", "Preempted", "Evicted", "Deleted", "Lost",
 )  # fmt: skip
-_WORST: tuple[Outcome, ...] = ("Failed", "Lost", "Evicted", "Preempted", "Deleted", "Completed")
+_WORST: tuple[Outcome, ...] = ("Failed", "Lost", "", "Evicted", "Preempted", "Deleted", "Completed")
+"""An end without an outcome, which no collector writes, counts as `Lost`."""
 _FINAL = ("Completed", "Deleted")
 
 
@@ -149,7 +150,7 @@ def _pod(one: PodRecord, now_ms: int) -> PastPod:
     waited_ms = max(0, (one.bound_ms or end_ms) - one.submitted_ms)
     startup_ms = max(0, (one.started_ms or end_ms) - one.bound_ms) if one.bound_ms else None
     ran_ms = max(0, end_ms - one.started_ms) if one.started_ms else None
-    outcome: JobOutcome = one.outcome or ("Running" if one.bound_ms else "Waiting")
+    outcome: JobOutcome = one.outcome or ("Lost" if one.ended_ms else "Running" if one.bound_ms else "Waiting")
     return PastPod(
         one.name, one.uid, outcome, one.gpus, one.node, one.submitted_ms, waited_ms, startup_ms, ran_ms, one.ended_ms,
         one.restarts, one.code, one.message,
