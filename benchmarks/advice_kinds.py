@@ -340,6 +340,36 @@ def _fits_its_share(random: Random) -> Shape:
     return replace(made, load=_steady(load))
 
 
+def _spare_host(random: Random) -> Shape:
+    """A busy job that requests three times the CPUs and the memory that it uses, or more."""
+    made = _right_sized(random)
+    cpus, gib, times = random.uniform(2, 8), random.uniform(4, 16), random.uniform(3, 8)
+    asked = {"cpu_milli": round(1000 * made.gpus * cpus * times), "memory_mib": round(1024 * made.gpus * gib * times)}
+    return replace(made, requests=asked, host_cpus=cpus * made.gpus, host_mib=round(1024 * gib * made.gpus))
+
+
+def _used_host(random: Random) -> Shape:
+    """One that uses most of what it requests."""
+    made = _right_sized(random)
+    cpus, gib = random.uniform(2, 8), random.uniform(4, 16)
+    asked = {"cpu_milli": round(1400 * made.gpus * cpus), "memory_mib": round(1300 * made.gpus * gib)}
+    return replace(made, requests=asked, host_cpus=cpus * made.gpus, host_mib=round(1024 * gib * made.gpus))
+
+
+def _slow_disk(random: Random) -> Shape:
+    """It waits for data, and not for CPUs: of these it has many."""
+    made = _io_bound(random)
+    asked = {"cpu_milli": 16_000 * made.gpus}
+    return replace(made, requests=asked, host_cpus=random.uniform(0.5, 3) * made.gpus, host_mib=8192)
+
+
+def _synchronizes(random: Random) -> Shape:
+    """Few CPUs, most of which are idle: they are not what its small kernels wait for, and a smaller GPU is enough."""
+    made = _few_cpus(random)
+    asked = {"cpu_milli": made.gpus * 3000}
+    return replace(made, requests=asked, host_cpus=random.uniform(0.3, 0.9) * made.gpus, host_mib=8192)
+
+
 def _short(random: Random) -> Shape:
     made = random.choice((_mig_sized, _io_bound, _too_large, _too_many))(random)
     return Shape(made.load, made.memory_mib, made.kind, made.model, made.gpus, hours=random.randint(20, 100))
@@ -398,4 +428,8 @@ KINDS: tuple[Kind, ...] = (
     _of("share that fits", _fits_its_share),
     _of("short history", _short, verdict="not enough data"),
     _of("sparse data", _sparse, verdict="not enough data"),
+    _of("requests of the node that are not used", _spare_host, "host-requests"),
+    _of("requests of the node that are used", _used_host),
+    _of("waits for a disk", _slow_disk, "io-bound"),
+    _of("small kernels beside idle CPUs", _synchronizes, "smaller-gpu", "mig", "fewer-gpus"),
 )

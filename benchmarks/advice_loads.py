@@ -11,6 +11,8 @@ from random import Random
 from msgspec import Struct
 
 from dovetail.history.records import (
+    HOST_CPU,
+    HOST_MEMORY,
     HOUR_MS,
     USE_BINS,
     GpuHold,
@@ -67,7 +69,8 @@ LoadAt = Callable[[Random, int, int, int], Load]
 class Shape(Struct, frozen=True):
     """A job: `runs` of `hours` each, evenly over the days, of `pods` with `gpus` each. Of the last hour of a run so
     many `steps` belong to it. Its GPUs are in one node, or with `node_gpus` each pod is in a node with so many, in a
-    zone of its own with `zones`. `requests` are fields of the pods; `held` and `milli` are what a pod holds."""
+    zone of its own with `zones`. `requests` are fields of the pods; `held` and `milli` are what a pod holds. Of its node a
+    pod uses `host_cpus` in the mean and at most `host_mib`, if that is measured."""
 
     load: LoadAt
     memory_mib: int
@@ -88,6 +91,8 @@ class Shape(Struct, frozen=True):
     requests: dict[str, int] = {}
     held: HoldKind = "whole"
     milli: int = 1000
+    host_cpus: float = 0.0
+    host_mib: int = 0
 
 
 def made_of(random: Random, shape: Shape, number: int) -> Made:
@@ -151,6 +156,10 @@ def hour_of(
         histogram[min(int(real * USE_BINS), USE_BINS - 1)] += _STEP_MS
         for name, value in reading.items():
             activity[name] += round(value * (1 if name[:2] in ("pc", "nv") else 1000)) * _STEP_MS
+    if shape.host_mib and random.random() < 0.9:
+        cpu_milli = max(0.0, shape.host_cpus * random.gauss(1000.0, 80 * shape.noise))
+        activity[HOST_CPU] = round(cpu_milli / shape.gpus) * measured_ms
+        activity[HOST_MEMORY] = round(shape.host_mib * random.uniform(0.8, 1.0) / shape.gpus) * measured_ms
     peak = round(shape.memory_mib * random.uniform(0.9, 1.0))
     return measured_ms, use, idle_ms, peak, tuple(histogram), dict(activity)
 
