@@ -69,8 +69,8 @@ LoadAt = Callable[[Random, int, int, int], Load]
 class Shape(Struct, frozen=True):
     """A job: `runs` of `hours` each, evenly over the days, of `pods` with `gpus` each. Of the last hour of a run so
     many `steps` belong to it. Its GPUs are in one node, or with `node_gpus` each pod is in a node with so many, in a
-    zone of its own with `zones`. `requests` are fields of the pods; `held` and `milli` are what a pod holds. Of its node
-    a pod uses `host_cpus` in the mean and at most `host_mib`, if that is measured."""
+    zone of its own with `zones`. `requests` are fields of the pods; `held` and `milli` are what a pod holds. A pod uses
+    `host_cpus` of its node in the mean and at most `host_mib`; without the latter that is not measured."""
 
     load: LoadAt
     memory_mib: int

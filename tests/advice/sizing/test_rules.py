@@ -406,6 +406,8 @@ def test_requests_of_the_node_that_are_not_used() -> None:
 
     # 2 x 3 CPUs and 15 % more are 7; 2 x 6000 MiB and 15 % more are 14 GiB.
     both = one_rule(asked(14_000, 28 * 1024), "host-requests")
+    seen = advice_for(asked(14_000, 28 * 1024))
+    assert (seen.host_cpu_milli, seen.host_memory_mib) == (3000, 6000)
     assert both.change == SizeChange("host", 7000, value="14Gi") and both.saving.gpu_s == 0
     assert "requests 14 CPUs and 28.0 GiB of its node, and used 6 CPUs on average in the busiest hour" in both.cause
     assert one_rule(asked(13_999, 28 * 1024), "host-requests").change == SizeChange("host", 0, value="14Gi")

@@ -37,7 +37,7 @@ def advice_for(seen: JobSeen) -> JobAdvice:
         idle_milli=total.idle_milli, least_milli=min(means, default=0), most_milli=max(means, default=0),
         memory_peak_mib=total.memory_peak_mib, memory_mib=seen.gpu.usable_mib if seen.gpu is not None else 0,
         bottleneck=seen.bottleneck.name, meaning=seen.bottleneck.meaning,
-        missing=missing, advice=found,
+        missing=missing, advice=found, host_cpu_milli=total.host_cpu_milli, host_memory_mib=total.host_memory_mib,
     )  # fmt: skip
 
 
