@@ -92,8 +92,8 @@ class JobAdvice(Struct, frozen=True):
     it held, in GPU-seconds, and `coverage_milli` the part of that time that was measured.
     `memory_mib` is the usable memory of a GPU, 0 if the model is not known. `bottleneck` is the class and
     `meaning` what that is. `missing` is why
-    there is not enough data. `host_cpu_milli` and `host_memory_mib` are what its pods used of the CPUs of their nodes in
-    the busiest hour, and their most memory, for each device; 0 where that was not measured."""
+    there is not enough data. `host_cpu_milli` and `host_memory_mib` are what its pods used of the CPUs of their nodes
+    in the busiest hour, and their most memory, for each device; 0 where that was not measured."""
 
     job: str
     user: str
