@@ -19,9 +19,9 @@ SIZE = NodeSize(GPUS, 4000, 400)
 CUT = 5
 
 
-def spans(ill: set[tuple[int, int]]) -> list[GpuSpan]:
+def spans(unhealthy: set[tuple[int, int]]) -> list[GpuSpan]:
     return [
-        GpuSpan(f"{n}/{i}", f"n{n}", i, GPUS, "H100", "unhealthy" if (n, i) in ill else "healthy", 0)
+        GpuSpan(f"{n}/{i}", f"n{n}", i, GPUS, "H100", "unhealthy" if (n, i) in unhealthy else "healthy", 0)
         for n in range(2)
         for i in range(GPUS)
     ]
@@ -44,10 +44,12 @@ def held(one: PodRecord, gpus: list[int], milli: int = 1000) -> list[GpuHold]:
 
 
 def found(
-    pods: list[PodRecord], holds: list[GpuHold], size: NodeSize = SIZE, ill: set[tuple[int, int]] | None = None
+    pods: list[PodRecord], holds: list[GpuHold], size: NodeSize = SIZE, unhealthy: set[tuple[int, int]] | None = None
 ) -> list[StrandedTime]:
     period = Period(0, END * UNIT)
-    reader = MemoryReader(period, spans(ill or set()), sorted(holds, key=lambda one: (one.gpu, one.start_ms)), pods)
+    reader = MemoryReader(
+        period, spans(unhealthy or set()), sorted(holds, key=lambda one: (one.gpu, one.start_ms)), pods
+    )
     (use,) = occupancy(reader, period).kinds.values()
     return list(stranded(use, size, period, [CUT * UNIT]))
 
@@ -155,10 +157,10 @@ def test_gpus_without_cpus_or_memory_are_stranded_where_it_is_known_what_a_node_
 
 
 def test_unhealthy_and_partly_held_gpus_are_not_free() -> None:
-    """Of node 0 two GPUs are ill and one is shared: one is free, of node 1 all are. A pod of two waits."""
+    """Of node 0 two GPUs are unhealthy and one is shared: one is free, of node 1 all are. A pod of two waits."""
     shared = pod("s", 1, 0, (-1, -1, 10))
     some = [shared, pod("w", 2, None, (0, 0, 0))]
-    (one, *rest) = found(some, held(shared, [2], 500), ill={(0, 0), (0, 1)})
+    (one, *rest) = found(some, held(shared, [2], 500), unhealthy={(0, 0), (0, 1)})
     assert {other.span.node for other in (one, *rest)} == {"n0"}
     assert sum(other.gpu_ms for other in (one, *rest)) == END * UNIT
 

@@ -318,8 +318,8 @@ def test_what_is_measured_adds_up(tmp_path_factory: Any, steps: list[tuple[int, 
         assert all(sum(one.histogram) == one.measured_ms >= one.idle_ms for one in found)
 
 
-class HostAsTold(HostUse):
-    """Says what pods use."""
+class FixedHostUse(HostUse):
+    """Reports what is in `used`."""
 
     def __init__(self) -> None:
         self.used: dict[str, HostUsed] = {}
@@ -330,7 +330,7 @@ class HostAsTold(HostUse):
 
 def test_cpus_and_memory_of_the_node_are_divided_over_the_devices_of_the_pod(tmp_path: Path, clocks: Clocks) -> None:
     """Of a pod with two GPUs and one that shares a third: CPUs add up, memory is the most so far."""
-    node, host = Node(tmp_path, clocks), HostAsTold()
+    node, host = Node(tmp_path, clocks), FixedHostUse()
     node.hours = UseHours(tmp_path / "use.json", "n1", lambda: clocks.wall_ms, host=host)
     clocks.ahead_ms -= 600_000
     node.held(a="p", b="p", c="q")
