@@ -107,7 +107,7 @@ class DaySumMaker:
         gpus = reader.gpus()
         portions = [gpus[first : first + _GPUS_AT_ONCE] for first in range(0, len(gpus), _GPUS_AT_ONCE)]
         yield None
-        # All times of a day together are too much to keep: they are read once more when it is known for how long each pod held GPUs.
+        # All times of a day are too much to keep: they are read again when it is known for how long each pod held GPUs.
         for asked in portions:
             holds = list(reader.holds_on(asked, day))
             pods |= {pod.uid: _summed(pod) for pod in reader.pods_of({hold.pod_uid for hold in holds} - pods.keys())}
