@@ -166,7 +166,7 @@ def test_unhealthy_and_partly_held_gpus_are_not_free() -> None:
 
 
 def test_shapes_beyond_the_bound_count_by_their_gpus() -> None:
-    """40 shapes of one GPU wait: what those that are not looked at closely could use is not stranded."""
+    """40 shapes of one GPU wait: what those that are not counted with their CPUs could use is not stranded."""
     some = [pod(f"p{n}", 1, n, (-1, -1, 10), (4000, 0)) for n in range(2)]
     some += [pod(f"w{n}", 1, None, (0, 0, 0), (100 + n, 0)) for n in range(40)]
     assert found(some[:10], [*held(some[0], [0]), *held(some[1], [0])])
