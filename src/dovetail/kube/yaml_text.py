@@ -10,8 +10,8 @@ Rules
   and whatever walks over them would walk over each.
 - Values are nested DEEPEST levels at most, aliases written out. The reader recurses in C, where nothing else stops it.
 - A number is of LONGEST_NUMBER characters at most: time to convert it grows with the square of its length.
-- A text that cannot be nested too deeply, as it has neither the indentation nor the brackets for it, is read by a reader
-  that does not count levels: PyYAML asks for each value, and most manifests are such texts.
+- A text that cannot be nested too deeply, as it has neither the indentation nor the brackets for it, has a reader that
+  does not count levels: PyYAML asks for each value, and most manifests are such texts.
 """
 
 from __future__ import annotations

@@ -58,13 +58,18 @@ MENTIONS: dict[str, tuple[str, ...]] = {
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))
+_PARTS = ("dovetail", "host", "topology", "min", "Probe", "otebook", "mig", "")
+_WITH = tuple(
+    (part, tuple(word for word in _WORDS if next(one for one in _PARTS if one in word) == part)) for part in _PARTS
+)
+"""The words with each part: without the part a text has none of them."""
 
 
 def applicable(rules: Iterable[Rule], text: str) -> list[Rule]:
     """The rules that may find something in a document of this text; all of them where it is unknown."""
     if not text or ("\\" in text and '"' in text):
         return list(rules)
-    useless = _useless(tuple([word for word in _WORDS if word in text]))
+    useless = _useless(tuple([word for part, words in _WITH if part in text for word in words if word in text]))
     return [rule for rule in rules if rule.id not in useless]
 
 

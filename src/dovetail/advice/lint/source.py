@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -52,7 +53,7 @@ class NotRendered(Unreadable):
     """A template of a document."""
 
 
-class SourceDocument(Struct, frozen=True):
+class SourceDocument(Struct, frozen=True, dict=True):
     """One YAML document of a file: its text with the lines before it, the line of the file at which the text begins,
     and the value. If it cannot be read, `error` is set, without a value."""
 
@@ -62,9 +63,13 @@ class SourceDocument(Struct, frozen=True):
     value: Any = None
     error: Unreadable | None = None
 
-    def objects(self) -> Iterator[Field]:
+    def objects(self) -> tuple[Field, ...]:
         """The object of the document, or the items of its list."""
-        yield from _flat(Field(self.value))
+        return self._objects
+
+    @cached_property
+    def _objects(self) -> tuple[Field, ...]:
+        return tuple(_flat(Field(self.value)))
 
     def position(self, path: Path) -> tuple[int, int]:
         """(line, column), from 1, of the key or item of a field, or of its nearest existing ancestor."""

@@ -18,9 +18,10 @@ import yaml
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.peers import peers_of
-from dovetail.advice.lint.pods import Template, count, gpus_of, words_of
+from dovetail.advice.lint.pods import Template, amounts_of, count, gpus_of, words_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.model import GPU
 from dovetail.kube.yaml_text import read_yaml
 
@@ -87,17 +88,21 @@ def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
     """(container, resource, amount) of each RDMA resource of the pod."""
     for container in pod.containers:
-        limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
-        for name, amount in (*limits.entries(), *(one for one in requests.entries() if not limits.at(one[0]))):
-            if _RDMA.fullmatch(name):
+        for side, name, amount in amounts_of(container):
+            if _is_rdma(name) and (side == "limits" or not container.at("resources", "limits", name)):
                 yield container, name, amount
+
+
+@remembered(64)
+def _is_rdma(resource: str) -> bool:
+    return _RDMA.fullmatch(resource) is not None
 
 
 def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     asked = list(_rdma_of(pod))
-    offered = sorted({name for node in facts.nodes or () for name in node.allocatable if _RDMA.fullmatch(name)})
+    offered = sorted({name for node in facts.nodes or () for name in node.allocatable if _is_rdma(name)})
     for container, name, amount in asked:
         security = container.at("securityContext")
         added = {one.text for one in security.at("capabilities", "add").each()}
@@ -127,7 +132,7 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     common = [
         name
         for name in (nodes[0].allocatable if nodes else ())
-        if _RDMA.fullmatch(name) and all((count(Field(node.allocatable.get(name))) or 0) > 0 for node in nodes)
+        if _is_rdma(name) and all((count(Field(node.allocatable.get(name))) or 0) > 0 for node in nodes)
     ]
     if common and len(whole) == len(nodes):
         container = pod.gpu_containers[0]

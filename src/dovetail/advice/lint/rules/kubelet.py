@@ -19,7 +19,7 @@ from fractions import Fraction
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.kubelets import SINGLE_NUMA, KubeletVersion, kubelets
-from dovetail.advice.lint.pods import Template, amount, count, gpus_of, runs_framework
+from dovetail.advice.lint.pods import Template, amount, cards_of, count, gpus_of, runs_framework
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.model import GPU
@@ -43,8 +43,10 @@ _GIB = 2**30
 
 def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     asking = [found for container in pod.containers for name, found in gpus_of(container) if name == GPU]
+    if len(asking) < 2 or not facts.nodes:
+        return
     wanted = sum(count(one) or 0 for one in asking)
-    nodes = gpu_nodes_for(pod, facts) if len(asking) > 1 else ()
+    nodes = gpu_nodes_for(pod, facts)
     if not all(any(label in node.labels for label in _POOLS) for node in nodes):
         return
     cards = [int(node.labels[_CARDS]) for node in nodes if node.labels.get(_CARDS, "").isdecimal()]
@@ -63,10 +65,12 @@ def _is_aligned(pod: Template, facts: Facts) -> bool:
     if pod.spec.at("resources") or not any(name == GPU for one in pod.gpu_containers for name, _ in gpus_of(one)):
         return False
     annotations = pod.meta.at("annotations")
-    requested = (
-        any(annotations.at(name).text == "disable" for name in _CRIO)
-        or annotations.at(_VOLCANO_NUMA).text not in ("", "none")
-        or pod.spec.at("nodeSelector", _CPU_MANAGER).text == "true"
+    requested = pod.spec.at("nodeSelector", _CPU_MANAGER).text == "true" or (
+        bool(annotations)
+        and (
+            any(annotations.at(name).text == "disable" for name in _CRIO)
+            or annotations.at(_VOLCANO_NUMA).text not in ("", "none")
+        )
     )
     found = kubelets(pod, facts)
     return requested or (bool(found) and all(one.aligns for one in found))
@@ -110,7 +114,7 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
+    limits = [(one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers]
     parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
     if not parts or not _is_aligned(pod, facts):
         return
@@ -178,7 +182,7 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if pod.group_kind[0] == "ray.io" or pod.spec.at("hostIPC").value is True or pod.meta.at("annotations", _CRIO_SHM):
         return
     for container in pod.gpu_containers:
-        gpus = sum(count(found) or 0 for name, found in gpus_of(container) if name == GPU)
+        gpus = cards_of(container)
         mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
         if not mounted:
             if gpus > 1 and runs_framework(container) and not pod.partial:

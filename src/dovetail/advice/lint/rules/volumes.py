@@ -42,7 +42,7 @@ _WORKFLOW_TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
 
 
 def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    nodes = suited(pod, facts)
+    nodes = suited(pod, facts) if facts.nodes else ()
     if not asked(pod) or not nodes or not all(ZONE in node.labels for node in nodes):
         return
     zones = ", ".join(sorted({node.labels[ZONE] for node in nodes}))
