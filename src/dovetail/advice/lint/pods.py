@@ -27,6 +27,8 @@ FRAMEWORK = (
 )
 """A pattern, in the common part of Python's and RE2's syntax."""
 _FRAMEWORK = re.compile(FRAMEWORK)
+_MANY = 2**31
+"""A number below is one of devices as it stands: quantities are exact fractions, which take much longer."""
 
 
 @remembered(64)
@@ -45,8 +47,15 @@ def amount(field: Field) -> Fraction | None:
         return None
 
 
+def same(one: Field, other: Field) -> bool:
+    """Whether two fields have the same value, written in the same way."""
+    return type(one.value) is type(other.value) and bool(one.value == other.value)
+
+
 def count(field: Field) -> int | None:
     """The field as a whole number of devices, written as a number or a string; None if it is missing or invalid."""
+    if type(field.value) is int and 0 <= field.value < _MANY:
+        return field.value
     value = None if isinstance(field.value, float) else amount(field)
     return int(value) if value is not None and value.denominator == 1 else None
 

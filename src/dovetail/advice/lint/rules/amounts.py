@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, amount, amounts_of, is_gpu
+from dovetail.advice.lint.pods import Template, amount, amounts_of, count, is_gpu, same
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import resource_of
@@ -53,7 +53,7 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             if side != "limits" or not is_gpu(name):
                 continue
             request = container.at("resources", "requests", name)
-            if request and amount(request) != amount(limit):
+            if request and not same(request, limit) and amount(request) != amount(limit):
                 message = (
                     f"{name}: the request is {request.value} and the limit is {limit.value}: write {limit.value} for "
                     f"both, or {request.value} if that is what the pod needs"
@@ -64,7 +64,7 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         for side, name, asked in amounts_of(container):
-            if not is_gpu(name):
+            if not is_gpu(name) or (count(asked) or 0) > 0:
                 continue
             value = amount(asked)
             if value is None or value.denominator != 1 or value < 0:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.kubelets import SINGLE_NUMA, KubeletVersion, kubelets
-from dovetail.advice.lint.pods import Template, amount, cards_of, count, gpus_of, runs_framework
+from dovetail.advice.lint.pods import Template, amount, cards_of, count, gpus_of, runs_framework, same
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.model import GPU
@@ -85,8 +85,9 @@ def _request(container: Field, resource: str) -> Field:
 def _breaks_guarantee(container: Field) -> Iterator[str]:
     """The resources, of CPU and memory, that prevent QoS class Guaranteed."""
     for resource in _COMPUTE:
-        limit = amount(container.at("resources", "limits", resource))
-        if not limit or amount(_request(container, resource)) != limit:
+        written, request = container.at("resources", "limits", resource), _request(container, resource)
+        limit = amount(written)
+        if not limit or (not same(request, written) and amount(request) != limit):
             yield resource
 
 
