@@ -49,12 +49,15 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G43": ("runAsUser",),
     "G46": ("dovetail", "PodGroup"),
     "G47": ("claims", "deviceClassName"),
-    "G48": ("nproc", "tensor", "-tp", "num-shard"),
+    "G48": ("nproc", "tensor", "-tp", "num-shard", "pipeline", "-pp", "slotsPerWorker", "numProcPerNode", "num-gpus"),
     "G49": ("vllm", "sglang", "text-generation", "nvcr.io/nim"),
     "G51": ("instance-type", "accelerator-count", "instance-gpu-count"),
     "G52": ("nnodes", "kubeflow.org"),
     "G53": ("$",),
     "G54": ("volumeMounts", "volumeDevices"),
+    "G56": ("nnodes", "localhost", "127.0.0.1", "::1"),
+    "G57": ("NVIDIA_DRIVER_CAPABILITIES",),
+    "G58": ("claimName",),
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))

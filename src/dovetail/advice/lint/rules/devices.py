@@ -18,7 +18,7 @@ import yaml
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.peers import peers_of
-from dovetail.advice.lint.pods import Template, amounts_of, count, gpus_of, words_of
+from dovetail.advice.lint.pods import Template, amounts_of, count, env_of, gpus_of, is_gpu, words_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.bounded_cache import remembered
@@ -32,6 +32,11 @@ _COLLECTIVE = re.compile(
     r"(?<!\S)(mpirun|mpiexec|horovodrun|all_reduce_perf|deepspeed)(?!\S)"
 )
 _RDMA = re.compile(r"rdma/.+|vpc\.amazonaws\.com/efa|nvidia\.com/hostdev\w*|[\w.-]+/[\w.-]*(rdma|infiniband)[\w.-]*")
+_CHOOSE = ("NCCL_IB_HCA", "NVSHMEM_HCA_LIST")
+_TRANSPORTS = frozenset({("NCCL_NET", "IB"), ("FI_PROVIDER", "efa"), ("NCCL_NET_PLUGIN", "aws-ofi")})
+"""Variables that choose cards, and those of which one value does."""
+_IB_DISABLED, _MOFED = "NCCL_IB_DISABLE", "NVIDIA_MOFED"
+"""The second lets NVIDIA's container runtime mount the cards: nvidia-container-toolkit, internal/modifier/gated.go."""
 _HOST_RDMA = "rdma/"
 """The prefix of the shared RDMA device plugin. Its containers register memory with the card themselves."""
 
@@ -119,6 +124,43 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             yield RuleMatch(amount, message, guess=True)
     if not asked and peers_of(pod) > 1:
         yield from _left_out(pod, facts)
+    if not asked and not _has_cards(pod):
+        yield from _without_cards(pod)
+
+
+def _has_cards(pod: Template) -> bool:
+    """Whether something else may give the pod its network cards: a privileged container, a directory of the node, a
+    claim, another device, or a webhook that reads the pod's networks."""
+    annotations = [key for meta in (pod.meta, pod.whole.at("metadata")) for key, _ in meta.at("annotations").entries()]
+    return (
+        pod.partial
+        or bool(pod.spec.at("resourceClaims"))
+        or any("network" in key or "nic" in key.partition("/")[2] for key in annotations)
+        or any(volume.at("hostPath") for volume in pod.spec.at("volumes").each())
+        or any(
+            container.at("securityContext", "privileged").value
+            or any("/" in name and not is_gpu(name) for _, name, _ in amounts_of(container))
+            for container in pod.containers
+        )
+    )
+
+
+def _without_cards(pod: Template) -> Iterator[RuleMatch]:
+    """The variables that choose cards which the pod does not have."""
+    for container in pod.gpu_containers:
+        variables = dict(env_of(container))
+        off = variables.get(_IB_DISABLED, Field(None)).at("value").text
+        if off not in ("", "0") or _MOFED in variables:
+            continue
+        for name, entry in variables.items():
+            value = entry.at("value")
+            if (name in _CHOOSE and value.text) or (name, value.text) in _TRANSPORTS:
+                message = (
+                    f"{name} is {value.text}, and the pod requests no RDMA device: add the one that the nodes offer to "
+                    "the limits, such as rdma/hca_shared_devices_a or vpc.amazonaws.com/efa"
+                )
+                yield RuleMatch(value, message, guess=True)
+                break
 
 
 def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:

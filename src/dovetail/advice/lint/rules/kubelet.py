@@ -39,6 +39,7 @@ _SHM_VOLUME = "dshm"
 _POOLS = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name")
 _CARDS = "nvidia.com/gpu.count"
 _GIB = 2**30
+_DEFAULT_SHM = 64 * 2**20
 
 
 def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -216,6 +217,9 @@ def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleM
         yield RuleMatch(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
     elif empty_dir.at("medium").text == "Memory" and not memory and not size:
         yield RuleMatch(empty_dir, "/dev/shm may use all memory of the node: write a sizeLimit, or a memory limit")
+    elif size and size <= _DEFAULT_SHM and cards_of(container) > 1 and runs_framework(container):
+        message = f"sizeLimit {empty_dir.at('sizeLimit').value} is no more than a container has without the volume"
+        yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write 1Gi for each GPU at least")
     elif memory and size and size > memory:
         message = f"sizeLimit {empty_dir.at('sizeLimit').value} exceeds the memory of the container"
         yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")
