@@ -145,9 +145,9 @@ class FlatLoader(Loader):
     """The reader of texts for which `is_flat` holds, with the same values and errors. What PyYAML asks for each value
     is answered by C: levels are not counted, and tags are remembered, of texts of a bounded length."""
 
-    descend_resolver = staticmethod(operator.is_)
-    ascend_resolver = staticmethod(tuple)
-    resolve = staticmethod(_remembered_tag)
+    descend_resolver = staticmethod(operator.is_)  # type: ignore[assignment]
+    ascend_resolver = staticmethod(tuple)  # type: ignore[assignment]
+    resolve = staticmethod(_remembered_tag)  # type: ignore[assignment]
 
 
 def is_flat(text: str) -> bool:

@@ -22,7 +22,8 @@ _MEETS = re.compile(rf"--(?:master[-_]addr|rdzv[-_]endpoint|dist-init-addr)[= ]+
 _ADDRESS, _IS_HERE = "MASTER_ADDR", re.compile(_HERE)
 _WHOLE_JOBS = frozenset({
     ("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"),
-    ("kubeflow.org", "PyTorchJob"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    *(("kubeflow.org", f"{kind}Job") for kind in ("PyTorch", "TF", "XGBoost", "Paddle", "JAX")),
 })  # fmt: skip
 """Kinds of which one object is one job, and has all of its pods."""
 

@@ -44,7 +44,8 @@ _ONE_POD = "ReadWriteOncePod"
 _ONE_NODE = ("ReadWriteOnce", _ONE_POD)
 _MOST_GPUS = 16
 """The largest number of GPUs in one machine."""
-_REPLICATED = frozenset({("apps", kind) for kind in ("Deployment", "StatefulSet", "ReplicaSet")})
+_NUMBERS = ("replicas", "parallelism")
+"""The fields beside a template that have the number of its pods."""
 _WORKFLOW_TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
 
 
@@ -101,9 +102,9 @@ def _on_one_node(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 def _pods_of(pod: Template) -> int:
     """How many pods of this template there are at a time."""
-    replicas = pod.whole.at("spec", "replicas").whole if pod.group_kind in _REPLICATED else None
-    width = pod.whole.at("spec", "parallelism").whole if pod.group_kind == ("batch", "Job") else None
-    return max(replicas or 1, width or 1, peers_of(pod))
+    *above, last = pod.field.path or ("",)
+    numbers = [pod.whole.at(*above, name).whole for name in _NUMBERS] if last == "template" else []
+    return max([*(number or 1 for number in numbers), peers_of(pod)])
 
 
 def _claim_templates(pod: Template) -> Iterator[str]:
