@@ -40,7 +40,7 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G28": _GPUS,
     "G29": _SPOT,
     "G31": ("ttlSecondsAfterFinished", *_SPOT),
-    "G34": ("gpu.product",),
+    "G34": ("gpu.product", "gke-accelerator"),
     "G36": ("livenessProbe", "startupProbe"),
     "G38": ("topologySpreadConstraints",),
     "G40": ("jupyter", "notebook", "Notebook", "code-server", "sleep", "/dev/null"),

@@ -35,6 +35,7 @@ _RDMA = re.compile(r"rdma/.+|vpc\.amazonaws\.com/efa|nvidia\.com/hostdev\w*|[\w.
 _CHOOSE = ("NCCL_IB_HCA", "NVSHMEM_HCA_LIST")
 _TRANSPORTS = frozenset({("NCCL_NET", "IB"), ("FI_PROVIDER", "efa"), ("NCCL_NET_PLUGIN", "aws-ofi")})
 """Variables that choose cards, and those of which one value does."""
+_OF_CARDS = ("NCCL_", "NVSHMEM_", "FI_", "NVIDIA_MOFED")
 _IB_DISABLED, _MOFED = "NCCL_IB_DISABLE", "NVIDIA_MOFED"
 """The second lets NVIDIA's container runtime mount the cards: nvidia-container-toolkit, internal/modifier/gated.go."""
 _HOST_RDMA = "rdma/"
@@ -124,8 +125,16 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             yield RuleMatch(amount, message, guess=True)
     if not asked and peers_of(pod) > 1:
         yield from _left_out(pod, facts)
-    if not asked and not _has_cards(pod):
-        yield from _without_cards(pod)
+    if not asked:
+        for container in pod.gpu_containers:
+            chosen = _chosen(container)
+            if chosen is not None and not _has_cards(pod):
+                name, value = chosen
+                message = (
+                    f"{name} is {value.text}, and the pod requests no RDMA device: add the one that the nodes offer to "
+                    "the limits, such as rdma/hca_shared_devices_a or vpc.amazonaws.com/efa"
+                )
+                yield RuleMatch(value, message, guess=True)
 
 
 def _has_cards(pod: Template) -> bool:
@@ -145,22 +154,17 @@ def _has_cards(pod: Template) -> bool:
     )
 
 
-def _without_cards(pod: Template) -> Iterator[RuleMatch]:
-    """The variables that choose cards which the pod does not have."""
-    for container in pod.gpu_containers:
-        variables = dict(env_of(container))
-        off = variables.get(_IB_DISABLED, Field(None)).at("value").text
-        if off not in ("", "0") or _MOFED in variables:
-            continue
-        for name, entry in variables.items():
-            value = entry.at("value")
-            if (name in _CHOOSE and value.text) or (name, value.text) in _TRANSPORTS:
-                message = (
-                    f"{name} is {value.text}, and the pod requests no RDMA device: add the one that the nodes offer to "
-                    "the limits, such as rdma/hca_shared_devices_a or vpc.amazonaws.com/efa"
-                )
-                yield RuleMatch(value, message, guess=True)
-                break
+def _chosen(container: Field) -> tuple[str, Field] | None:
+    """The first variable that chooses cards, and its value."""
+    entries = [(name, entry) for name, entry in env_of(container) if name.startswith(_OF_CARDS)]
+    off = any(name == _IB_DISABLED and entry.at("value").text not in ("", "0") for name, entry in entries)
+    if off or any(name == _MOFED for name, _ in entries):
+        return None
+    for name, entry in entries:
+        value = entry.at("value")
+        if (name in _CHOOSE and value.text) or (name, value.text) in _TRANSPORTS:
+            return name, value
+    return None
 
 
 def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:

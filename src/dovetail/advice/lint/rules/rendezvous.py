@@ -2,7 +2,7 @@
 """The rule about the pods of one job that do not find each other.
 
 - torchrun's `--nnodes` is more than the pods that the object makes: only for kinds whose pods are one job, and not for
-  an elastic number.
+  an elastic number, or for a container without an image, which is a patch.
 - The address at which the ranks meet is the pod itself, in a job of several pods.
 """
 
@@ -39,7 +39,7 @@ def _apart(whole: Field, _: Facts) -> Iterator[RuleMatch]:
             nodes = _NODES.search(words)
             wanted = int(nodes[1]) if nodes is not None else 1
             command = container.at("command") if container.at("command") else container.at("args")
-            if nodes is not None and wanted > number > 0:
+            if nodes is not None and wanted > number > 0 and container.at("image"):
                 message = (
                     f"`{nodes[0]}` waits for {wanted} pods, and the object makes {number}: write {number}, or make more"
                 )

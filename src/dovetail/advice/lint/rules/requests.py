@@ -3,7 +3,8 @@
 
 Neither can be overcommitted: a limit is needed, and the request is equal to it. Devices are whole; huge pages are a
 multiple of their size, which is one that a kernel has, and are only for containers with CPU or memory, which a
-LimitRange may add. A volume of huge pages needs a container that requests them.
+LimitRange may add. A volume of huge pages needs a container that requests them. What is missing in a container without
+an image may be where the rest of it is: it is a patch.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def _uneven(container: Field, side: str, name: str, asked: Field, unit: Fraction
     if side == "limits":
         return
     limit = container.at("resources", "limits", name)
-    if not limit:
+    if not limit and container.at("image"):
         message = f"{name} has a request and no limit: set the limit to the same amount"
         yield RuleMatch(asked, message, (put(limit, asked.value),))
-    elif (most := amount(limit)) is not None and most != value:
+    elif limit and (most := amount(limit)) is not None and most != value:
         message = f"{name}: the request is {asked.value} and the limit is {limit.value}: write {limit.value} for both"
         yield RuleMatch(asked, message, (put(asked, limit.value),))
 
@@ -69,7 +70,7 @@ def _huge(pod: Template, container: Field, side: str, name: str, asked: Field) -
     wrong = list(_uneven(container, side, name, asked, page, f"a multiple of {size}"))
     yield from wrong
     plain = {one for _, one, _ in amounts_of(container)} | {one for one, _ in _of_pod(pod)}
-    if not wrong and side == "limits" and plain.isdisjoint({"cpu", "memory"}):
+    if not wrong and side == "limits" and container.at("image") and plain.isdisjoint({"cpu", "memory"}):
         message = f"{name} needs CPU or memory beside it: set their limits, unless a LimitRange does"
         yield RuleMatch(asked, message, guess=True)
 
@@ -80,13 +81,12 @@ def _of_pod(pod: Template) -> Iterator[tuple[str, Field]]:
 
 
 def _volumes(pod: Template) -> Iterator[RuleMatch]:
-    if pod.partial:
-        return
-    sizes = {name.removeprefix(_HUGE) for one in pod.all_containers for _, name, _ in amounts_of(one) if _HUGE in name}
     for volume in pod.spec.at("volumes").each():
         medium = volume.at("emptyDir", "medium")
-        if not medium.text.startswith(_MEDIUM):
+        if pod.partial or not medium.text.startswith(_MEDIUM) or not all(one.at("image") for one in pod.all_containers):
             continue
+        asked = (name for one in pod.all_containers for _, name, _ in amounts_of(one))
+        sizes = {name.removeprefix(_HUGE) for name in asked if name.startswith(_HUGE)}
         size = medium.text.removeprefix(_MEDIUM).removeprefix("-")
         if not sizes or (size and size not in sizes):
             message = f"no container requests {_HUGE}{size or '2Mi'}, in which this volume is: add it to the limits"

@@ -82,8 +82,7 @@ def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 
 def _on_one_node(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    pods = _pods_of(pod)
-    if pods < 2 or not pod.gpu_containers:
+    if not facts.of_kind("PersistentVolumeClaim") or not pod.gpu_containers or (pods := _pods_of(pod)) < 2:
         return
     for field, claim in _claims(pod, facts):
         modes = [mode.text for mode in claim.at("spec", "accessModes").each()]
