@@ -27,6 +27,7 @@ WITHOUT_POLICY: dict[str, str] = {
     "G56": "It counts the pods of each kind of object.",
     "G57": "It looks for the words of frameworks, and for parts of a list.",
     "G58": "It needs the claims.",
+    "G59": "The API server refuses such objects itself.",
 }
 """The reason why CEL cannot express a rule, by its id."""
 
