@@ -250,7 +250,8 @@ spec:
       metadata: {name: train}
       spec:
         ttlSecondsAfterFinished: 0
-        template: {spec: {restartPolicy: Never, containers: [{name: a, image: "a:1", resources: {limits: {nvidia.com/gpu: 1}}}]}}
+        template:
+          spec: {restartPolicy: Never, containers: [{name: a, image: "a:1", resources: {limits: {nvidia.com/gpu: 1}}}]}
 """
 
 
