@@ -82,7 +82,10 @@ def quota_spec(number: int) -> dict[str, Any]:
 KINDS: tuple[tuple[str, str, Callable[[int], dict[str, Any]]], ...] = (
     ("v1", "Pod", pod_spec),
     ("batch/v1", "Job", job_spec),
-    ("apps/v1", "Deployment", lambda n: {"selector": {"matchLabels": META["labels"]}, "template": template(n)}),
+    ("apps/v1", "Deployment", lambda n: {
+        "selector": {"matchLabels": META["labels"]},
+        "template": {"metadata": META, "spec": {**pod_spec(n), "restartPolicy": "Always"}},
+    }),
     ("jobset.x-k8s.io/v1alpha2", "JobSet", lambda n: {
         "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job_spec(n)}}],
     }),

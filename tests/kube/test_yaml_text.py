@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,17 @@ import yaml
 from click.testing import CliRunner
 
 from dovetail.cli import cli
-from dovetail.kube.yaml_text import DEEPEST, LONGEST_NUMBER, MOST_REPEATED, Loader, OverBounds, decode_yaml, read_yaml
+from dovetail.kube.yaml_text import (
+    DEEPEST,
+    LONGEST_NUMBER,
+    MOST_REPEATED,
+    FlatLoader,
+    Loader,
+    OverBounds,
+    decode_yaml,
+    is_flat,
+    read_yaml,
+)
 
 MERGE_BOMB = "\n".join(
     ["a0: &a0 {k: v}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 4)}], k{n}: v}}" for n in range(1, 17))]
@@ -77,6 +88,48 @@ def test_reads_harmless_texts_as_pyyaml() -> None:
         merges += "<<" in text
         assert read_yaml(text) == yaml.load(text, yaml.CSafeLoader), text
     assert merges > 30
+
+
+def test_the_reader_of_flat_texts_reads_them_as_the_other_one() -> None:
+    written = (_Texts(seed).value(4) for seed in range(400))
+    odd = ("", "a: 1\na: 2", "a: [", "a: !!int x", "- !Ref a\n- 08\n- 1_0\n- 0o7\n- 18446744073709551616", "? [a]\n: b")
+    read = 0
+    for text in (*written, *odd):
+        if is_flat(text):
+            read += 1
+            assert _outcome(text, FlatLoader) == _outcome(text, Loader), text
+    assert read > 200
+
+
+def _outcome(text: str, loader: type[Loader]) -> str:
+    """The value, or the error with its place."""
+    try:
+        return repr(yaml.load(text, loader))
+    except yaml.YAMLError as error:
+        return str(error)
+
+
+NESTED = {
+    "flow lists": lambda n: "[" * n + "]" * n,
+    "flow mappings": lambda n: "{a: " * n + "1" + "}" * n,
+    "in one line": lambda n: "- " * n + "a",
+    "complex keys": lambda n: "? " * n + "a",
+    "complex values": lambda n: "? a\n" + "".join(f"{' ' * 2 * at}: ? a\n" for at in range(n)),
+    "mappings": lambda n: "".join(f"{' ' * at}a:\n" for at in range(n)),
+    "after carriage returns": lambda n: "".join(f"{' ' * at}a:\r" for at in range(n)),
+    "after rare breaks": lambda n: "".join(f"{' ' * at}a:\u2028" for at in range(n)),
+    "lists as far in as keys": lambda n: "".join(f"{' ' * at}a:\n{' ' * at}-\n" for at in range(n // 2)),
+    "lists in lists": lambda n: "".join(f"{' ' * at}-\n" for at in range(n)),
+    "in block and flow": lambda n: "- " * (n // 2) + "[" * (n - n // 2) + "]" * (n - n // 2),
+}
+
+
+@pytest.mark.parametrize("layout", NESTED.values(), ids=NESTED)
+def test_a_text_over_the_bound_of_levels_is_never_flat(layout: Callable[[int], str]) -> None:
+    assert is_flat(layout(10))
+    found = [_outcome(layout(levels), Loader) for levels in (DEEPEST // 2, DEEPEST - 5, DEEPEST + 5, DEEPEST * 2)]
+    assert any("deeper than" in one for one in found)
+    assert not any(is_flat(layout(levels)) for levels in range(DEEPEST - 1, DEEPEST * 2 + 1))
 
 
 def test_a_mapping_that_another_merges_first_is_no_duplicate() -> None:

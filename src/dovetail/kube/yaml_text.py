@@ -10,10 +10,13 @@ Rules
   and whatever walks over them would walk over each.
 - Values are nested DEEPEST levels at most, aliases written out. The reader recurses in C, where nothing else stops it.
 - A number is of LONGEST_NUMBER characters at most: time to convert it grows with the square of its length.
+- A text that cannot be nested too deeply, as it has neither the indentation nor the brackets for it, has a reader that
+  does not count levels: PyYAML asks for each value, and most manifests are such texts.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -29,11 +32,16 @@ MOST_REPEATED = 100_000
 DEEPEST = 200
 LONGEST_NUMBER = 1000
 _TAG = "tag:yaml.org,2002:"
-_TEXT, _MAP, _LIST = f"{_TAG}str", f"{_TAG}map", f"{_TAG}seq"
+_TEXT, _MAP, _LIST, _INT = (f"{_TAG}{kind}" for kind in ("str", "map", "seq", "int"))
 _ANCHOR, _ALIAS = re.compile(r"&([\w-]+)", re.ASCII), re.compile(r"\*([\w-]+)", re.ASCII)
 _MOST_SHOWN = 40
 _LONG = 64
 """Characters: a long text counts as one value for each of these."""
+_FLAT_INDENT, _FLAT_BRACKETS, _FLAT_CHARACTERS = 40, 100, 2**14
+_INDENTS = bytes.maketrans(b"\t?:-", b" " * 4)
+_TOO_FAR = b" " * (_FLAT_INDENT + 1)
+_SMALL = 18
+"""Digits of a number that is read without PyYAML's care for other notations."""
 
 
 class OverBounds(yaml.MarkedYAMLError):
@@ -90,7 +98,10 @@ class Loader(yaml.CSafeLoader):
     def _value(self, node: yaml.Node) -> Any:
         """The value of a node. Most have the usual tags and keys: PyYAML's way is long for those."""
         if isinstance(node, yaml.ScalarNode):
-            return node.value if node.tag == _TEXT else self.construct_object(node, deep=True)
+            if node.tag == _TEXT:
+                return node.value
+            quick = _QUICK.get(node.tag)
+            return quick(self, node) if quick is not None else self.construct_object(node, deep=True)
         if node.tag == _LIST and isinstance(node, yaml.SequenceNode):
             return [self._value(one) for one in node.value]
         if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
@@ -121,6 +132,37 @@ class Loader(yaml.CSafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
                 seen[named] = text
         super().flatten_mapping(node)
+
+
+@lru_cache(maxsize=2048)
+def _remembered_tag(kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+    if kind is not yaml.ScalarNode:
+        return _MAP if kind is yaml.MappingNode else _LIST
+    return _tag(value) if implicit[0] else _TEXT
+
+
+class FlatLoader(Loader):
+    """The reader of texts for which `is_flat` holds, with the same values and errors. What PyYAML asks for each value
+    is answered by C: levels are not counted, and tags are remembered, of texts of a bounded length."""
+
+    descend_resolver = staticmethod(operator.is_)  # type: ignore[assignment]
+    ascend_resolver = staticmethod(tuple)  # type: ignore[assignment]
+    resolve = staticmethod(_remembered_tag)  # type: ignore[assignment]
+
+
+def is_flat(text: str) -> bool:
+    """Whether a text is short, and nothing in it can be nested deeper than DEEPEST: a level is a bracket, or takes a
+    character before the first word of a line, which a list and its key may share."""
+    return (
+        len(text) <= _FLAT_CHARACTERS
+        and text.count("[") + text.count("{") <= _FLAT_BRACKETS
+        and _TOO_FAR not in text.encode(errors="replace").translate(_INDENTS)
+    )
+
+
+def loader_of(text: str) -> Loader:
+    """The reader of a text with one document."""
+    return FlatLoader(text) if is_flat(text) else Loader(text)
 
 
 def _tag(value: str) -> str:
@@ -215,6 +257,12 @@ def _checked(construct: Callable[[Loader, Any], Any]) -> Callable[[Loader, Any],
     return checked
 
 
+def _whole_number(loader: Loader, node: yaml.Node) -> Any:
+    value = node.value
+    small = len(value) <= _SMALL and value.isdecimal() and value[0] != "0"
+    return int(value) if small else Loader.yaml_constructors[node.tag](loader, node)
+
+
 def _untagged(loader: Loader, node: yaml.Node) -> Any:
     """The value of a node without its tag."""
     if isinstance(node, yaml.MappingNode):
@@ -231,11 +279,20 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
+_QUICK: dict[str, Callable[[Loader, Any], Any]] = {
+    _INT: _whole_number,
+    **{_TAG + kind: Loader.yaml_constructors[_TAG + kind] for kind in ("float", "bool", "null")},
+}
+"""Of the scalars whose values nothing can change later, by tag: PyYAML's way is long for those, too."""
 
 
 def read_yaml(text: str | bytes) -> Any:
     """The value of a text with one document; None if it is empty. Raises YAMLError."""
-    return yaml.load(text, Loader)
+    loader = loader_of(text) if isinstance(text, str) else Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def decode_yaml(text: str | bytes, kind: type[T] | UnionType) -> T:

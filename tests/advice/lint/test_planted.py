@@ -59,6 +59,26 @@ NOT_FOUND = {
     "G49": ({"LeaderWorkerSet"}, "several pods may hold the model"),
     "G52": (PARTIAL | {"AppWrapper", "VolcanoJob"}, "Kueue, Volcano or the runtime starts all of it"),
     "G54": (PARTIAL, "a runtime may have the volume"),
+    "G56": (
+        ALONE | {"MPIJob", "TrainJob", "TrainingRuntime"},
+        "one object is not one job, or mpirun and the runtime start it",
+    ),
+    "G58": (
+        WORKFLOWS
+        | {
+            "DaemonSet",
+            "InferenceService",
+            "InferenceService of a model",
+            "Notebook",
+            "Pod",
+            "PodTemplate",
+            "Service",
+            "TaskRun",
+            "an unknown kind",
+        },
+        "the object does not have the number of its pods, or makes one",
+    ),
+    "G59": (ALL - {"Job", "CronJob", "AppWrapper"}, "it takes any policy, or its operator sets one"),
     "G50": (ALL, "the surge is a field of the Deployment: see the cases of the rule"),
 }
 """By rule, the kinds in which its fault has no meaning or cannot be written, and why."""
@@ -73,6 +93,7 @@ FOUND_IN_RIGHT = {
         "our scheduler makes no gang of its pods",
     ),
     "G47": ({*WORKFLOWS, "TaskRun"}, "it has no claims of its pods"),
+    "G59": ({"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"}, "its pods restart"),
 }
 """By rule, the kinds in which its right example is wrong, and why."""
 

@@ -34,7 +34,7 @@ PART = {
     "G16": r"",
     "G17": r"",
     "G18": r"",
-    "G20": r"/dev/shm|sizeLimit",
+    "G20": r"^(?!.* is no more than).*(/dev/shm|sizeLimit)",
     "G22": r"",
     "G26": r"requests no GPU",
     "G28": r"GPUs: each takes|is the memory of",
@@ -47,6 +47,7 @@ PART = {
     "G41": r"hook takes|for that when",
     "G45": r"is no known key|must be in metadata",
     "G47": r"has no claim",
+    "G48": r"` starts ",
 }
 """Of a policy that omits something, the messages of the linter that it covers."""
 SCHEDULERS = frozenset({"default-scheduler", "dovetail", "volcano"})

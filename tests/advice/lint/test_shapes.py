@@ -250,7 +250,8 @@ spec:
       metadata: {name: train}
       spec:
         ttlSecondsAfterFinished: 0
-        template: {spec: {containers: [{name: a, image: "a:1", resources: {limits: {nvidia.com/gpu: 1}}}]}}
+        template:
+          spec: {restartPolicy: Never, containers: [{name: a, image: "a:1", resources: {limits: {nvidia.com/gpu: 1}}}]}
 """
 
 
@@ -292,7 +293,7 @@ spec:
             },
         ),
         (COMPONENTS, {"G04 spec.components[1].podTemplate.spec.containers[0].resources.limits[nvidia.com/gpus] 8"}),
-        (OTHER_GPUS, {"G25 spec.services.Variables.envs[0].value 9"}),
+        (OTHER_GPUS, {"G55 spec.services.Intel.resources.limits.gpu 6", "G25 spec.services.Variables.envs[0].value 9"}),
         (NIM_PIPELINE, {"G04 spec.services[1].spec.resources.limits[nvidia.com/gpus] 7"}),
         (NIM, {"G03 spec.resources.limits[nvidia.com/gpu] 6"}),
         (

@@ -97,9 +97,12 @@ def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterat
     rules = applicable(rules, document.text)
     for read in document.objects():
         whole = WholeField(read.value, read.path)
+        matches = _found(whole, facts, rules)
+        if not matches:
+            continue
         name = name_of(whole)
         own = document.holds(read.path)
-        for rule, found in _found(whole, facts, rules):
+        for rule, found in matches:
             line, column = document.position(found.field.path)
             if silence.covers(rule.id, line - document.first_line + 1):
                 continue
@@ -117,6 +120,8 @@ def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> list[tuple[Rule
     once = {
         (rule.id, match.field.path, match.message): (rule, match) for rule, match in _all_found(whole, facts, rules)
     }
+    if not once:
+        return []
     found = [one for one in once.values() if not _PLACEHOLDER.search(one[1].field.text)]
     taken = [match.field.path for rule, match in found if rule.level is Severity.ERROR and not rule.backstop]
     return [

@@ -49,9 +49,10 @@ class KubeletVersion(Struct, frozen=True):
 
 def kubelets(pod: Template, facts: Facts) -> tuple[KubeletVersion, ...]:
     """The kubelets of all nodes that may run the pod; none if one of them is unknown."""
-    nodes, known, usual = gpu_nodes_for(pod, facts), _known(facts), _usual(facts)
+    usual = _usual(facts)
     if facts.nodes is None:
         return (usual,) if usual is not None else ()
+    nodes, known = gpu_nodes_for(pod, facts), _known(facts)
     found = [known.get(node.name, usual) for node in nodes]
     return tuple(one for one in found if one is not None) if None not in found else ()
 

@@ -40,7 +40,7 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G28": _GPUS,
     "G29": _SPOT,
     "G31": ("ttlSecondsAfterFinished", *_SPOT),
-    "G34": ("gpu.product",),
+    "G34": ("gpu.product", "gke-accelerator"),
     "G36": ("livenessProbe", "startupProbe"),
     "G38": ("topologySpreadConstraints",),
     "G40": ("jupyter", "notebook", "Notebook", "code-server", "sleep", "/dev/null"),
@@ -49,22 +49,30 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G43": ("runAsUser",),
     "G46": ("dovetail", "PodGroup"),
     "G47": ("claims", "deviceClassName"),
-    "G48": ("nproc", "tensor", "-tp", "num-shard"),
+    "G48": ("nproc", "tensor", "-tp", "num-shard", "pipeline", "-pp", "slotsPerWorker", "numProcPerNode", "num-gpus"),
     "G49": ("vllm", "sglang", "text-generation", "nvcr.io/nim"),
     "G51": ("instance-type", "accelerator-count", "instance-gpu-count"),
     "G52": ("nnodes", "kubeflow.org"),
     "G53": ("$",),
     "G54": ("volumeMounts", "volumeDevices"),
+    "G56": ("nnodes", "localhost", "127.0.0.1", "::1"),
+    "G57": ("NVIDIA_DRIVER_CAPABILITIES",),
+    "G58": ("claimName",),
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))
+_PARTS = ("dovetail", "host", "topology", "min", "Probe", "otebook", "mig", "")
+_WITH = tuple(
+    (part, tuple(word for word in _WORDS if next(one for one in _PARTS if one in word) == part)) for part in _PARTS
+)
+"""The words with each part: without the part a text has none of them."""
 
 
 def applicable(rules: Iterable[Rule], text: str) -> list[Rule]:
     """The rules that may find something in a document of this text; all of them where it is unknown."""
     if not text or ("\\" in text and '"' in text):
         return list(rules)
-    useless = _useless(tuple([word for word in _WORDS if word in text]))
+    useless = _useless(tuple([word for part, words in _WITH if part in text for word in words if word in text]))
     return [rule for rule in rules if rule.id not in useless]
 
 

@@ -27,6 +27,8 @@ FRAMEWORK = (
 )
 """A pattern, in the common part of Python's and RE2's syntax."""
 _FRAMEWORK = re.compile(FRAMEWORK)
+_MANY = 2**31
+"""A number below is one of devices as it stands: quantities are exact fractions, which take much longer."""
 
 
 @remembered(64)
@@ -45,14 +47,36 @@ def amount(field: Field) -> Fraction | None:
         return None
 
 
+def same(one: Field, other: Field) -> bool:
+    """Whether two fields have the same value, written in the same way."""
+    return type(one.value) is type(other.value) and bool(one.value == other.value)
+
+
 def count(field: Field) -> int | None:
     """The field as a whole number of devices, written as a number or a string; None if it is missing or invalid."""
+    if type(field.value) is int and 0 <= field.value < _MANY:
+        return field.value
     value = None if isinstance(field.value, float) else amount(field)
     return int(value) if value is not None and value.denominator == 1 else None
 
 
 class ContainerField(Field, frozen=True, dict=True):
-    """A container of a pod, for many rules."""
+    """A container of a pod, for many rules: what several of them ask is worked out once."""
+
+    @cached_property
+    def amounts(self) -> tuple[tuple[str, str, Field], ...]:
+        """As `amounts_of`."""
+        return tuple(_amounts(self))
+
+    @cached_property
+    def env(self) -> tuple[tuple[str, Field], ...]:
+        """As `env_of`."""
+        return tuple(_env(self))
+
+    @cached_property
+    def cards(self) -> int:
+        """As `cards_of`."""
+        return _cards(self)
 
     @cached_property
     def gpus(self) -> tuple[tuple[str, Field], ...]:
@@ -120,6 +144,10 @@ class Template(Struct, frozen=True, dict=True):
         return sum(max(count(amount) or 0, 0) for container in self.containers for _, amount in gpus_of(container))
 
     @cached_property
+    def affinity(self) -> Field:
+        return self.spec.at("affinity")
+
+    @cached_property
     def asked(self) -> Mapping[str, tuple[int, Field]]:
         """For each GPU resource, the number that the pod needs at the same time, and the field that requests the most.
         Init containers run one by one before the others, except sidecars."""
@@ -148,11 +176,38 @@ class Template(Struct, frozen=True, dict=True):
             or any(claim for claim in self.spec.at("resourceClaims").each())
         )
 
-    def env(self, container: Field) -> Iterator[tuple[str, Field]]:
-        """(name, entry) of each environment variable."""
-        for entry in container.at("env").each():
-            if entry.at("name").text:
-                yield entry.at("name").text, entry
+
+def env_of(container: Field) -> tuple[tuple[str, Field], ...]:
+    """(name, entry) of each environment variable."""
+    return container.env if isinstance(container, ContainerField) else tuple(_env(container))
+
+
+def _env(container: Field) -> Iterator[tuple[str, Field]]:
+    for entry in container.at("env").each():
+        name = entry.at("name").text
+        if name:
+            yield name, entry
+
+
+def amounts_of(container: Field) -> tuple[tuple[str, str, Field], ...]:
+    """(limits or requests, resource, amount) of each resource, limits first."""
+    return container.amounts if isinstance(container, ContainerField) else tuple(_amounts(container))
+
+
+def _amounts(container: Field) -> Iterator[tuple[str, str, Field]]:
+    resources = container.at("resources")
+    for side in ("limits", "requests"):
+        for name, amount in resources.at(side).entries():
+            yield side, name, amount
+
+
+def cards_of(container: Field) -> int:
+    """The number of whole GPUs, as far as it can be read."""
+    return container.cards if isinstance(container, ContainerField) else _cards(container)
+
+
+def _cards(container: Field) -> int:
+    return sum(count(amount) or 0 for name, amount in gpus_of(container) if name == GPU)
 
 
 def words_of(container: Field) -> str:
@@ -176,12 +231,15 @@ def gpus_of(container: Field) -> tuple[tuple[str, Field], ...]:
 
 
 def _gpus(container: Field) -> Iterator[tuple[str, Field]]:
-    limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
-    for name, amount in limits.entries():
-        if is_gpu(name):
+    limited = set()
+    for side, name, amount in amounts_of(container):
+        if not is_gpu(name):
+            continue
+        if side == "limits":
+            if amount:
+                limited.add(name)
             yield name, amount
-    for name, amount in requests.entries():
-        if is_gpu(name) and not limits.at(name):
+        elif name not in limited:
             yield name, amount
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from dovetail.advice.lint.edits import Edit, edited
-from dovetail.kube.yaml_text import Loader, read_yaml
+from dovetail.advice.lint.tree import tree
+from dovetail.kube.yaml_text import read_yaml
 
 _BLOCK_SCALARS = ("|", ">")
 
@@ -30,7 +31,7 @@ def rewritten(text: str, edits: Iterable[Edit], value: Any = None) -> str:
     Raises NotRewritten."""
     try:
         for edit in edits:
-            root = yaml.compose(text, Loader)
+            root = tree(text)
             meant = edited(_value(text) if value is None else value, (edit,))
             if root is None:
                 raise NotRewritten("the document is empty")

@@ -26,7 +26,9 @@ _KARPENTER = "karpenter.sh/nodepool"
 
 def node_terms(pod: Template) -> Iterator[tuple[Field, bool]]:
     """(term, whether it is required) of the pod's node affinity."""
-    affinity = pod.spec.at("affinity", "nodeAffinity")
+    if not pod.affinity:
+        return
+    affinity = pod.affinity.at("nodeAffinity")
     for term in affinity.at(REQUIRED, "nodeSelectorTerms").each():
         yield term, True
     for weighted in affinity.at(PREFERRED).each():
@@ -35,7 +37,9 @@ def node_terms(pod: Template) -> Iterator[tuple[Field, bool]]:
 
 def peer_terms(pod: Template, kind: str) -> Iterator[tuple[Field, bool]]:
     """(term, whether it is required) of the pod's `podAffinity` or `podAntiAffinity`."""
-    affinity = pod.spec.at("affinity", kind)
+    if not pod.affinity:
+        return
+    affinity = pod.affinity.at(kind)
     for term in affinity.at(REQUIRED).each():
         yield term, True
     for weighted in affinity.at(PREFERRED).each():

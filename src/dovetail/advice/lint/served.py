@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.peers import sharing_ranks
-from dovetail.advice.lint.pods import Template, count, words_of
+from dovetail.advice.lint.pods import Template, count, env_of, words_of
 from dovetail.core.model import GPU
 
 SERVER_IMAGE = re.compile(
@@ -53,7 +53,7 @@ def served(pod: Template, container: Field) -> ServedModel | None:
     words = words_of(container)
     if not (SERVER_IMAGE.fullmatch(path + slash + last.partition(":")[0]) or SERVER_COMMAND.search(words)):
         return None
-    variables = {name: entry.at("value").text for name, entry in pod.env(container)}
+    variables = {name: entry.at("value").text for name, entry in env_of(container)}
     words = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), f"{words} --model {variables.get('MODEL_ID', '')}")
     found = _MODEL.search(words)
     several = SEVERAL_PODS.search(words) or sharing_ranks(pod) > 1

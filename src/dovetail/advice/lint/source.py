@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -23,8 +23,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
+from dovetail.advice.lint.tree import merged_tree
 from dovetail.kube.manifests.documents import ManifestError, not_yaml
-from dovetail.kube.yaml_text import Loader, read_yaml
+from dovetail.kube.yaml_text import loader_of, read_yaml
 
 MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -52,7 +53,7 @@ class NotRendered(Unreadable):
     """A template of a document."""
 
 
-class SourceDocument(Struct, frozen=True):
+class SourceDocument(Struct, frozen=True, dict=True):
     """One YAML document of a file: its text with the lines before it, the line of the file at which the text begins,
     and the value. If it cannot be read, `error` is set, without a value."""
 
@@ -62,13 +63,17 @@ class SourceDocument(Struct, frozen=True):
     value: Any = None
     error: Unreadable | None = None
 
-    def objects(self) -> Iterator[Field]:
+    def objects(self) -> tuple[Field, ...]:
         """The object of the document, or the items of its list."""
-        yield from _flat(Field(self.value))
+        return self._objects
+
+    @cached_property
+    def _objects(self) -> tuple[Field, ...]:
+        return tuple(_flat(Field(self.value)))
 
     def position(self, path: Path) -> tuple[int, int]:
         """(line, column), from 1, of the key or item of a field, or of its nearest existing ancestor."""
-        node = at = _tree(self.text)
+        node = at = merged_tree(self.text)
         for depth, step in enumerate(path):
             if isinstance(node, yaml.MappingNode):
                 pair = next((pair for pair in reversed(node.value) if pair[0].value == str(step)), None)
@@ -133,7 +138,7 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
     template = _HELM.search(text)
     if template is not None:
         return replace(bare, error=_not_rendered(text, template, first_line))
-    loader = Loader(text)
+    loader = loader_of(text)
     try:
         return SourceDocument(file, text, first_line, loader.get_single_data())
     except yaml.YAMLError as error:
@@ -143,29 +148,6 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
         return replace(bare, error=_broken(error, file, first_line))
     finally:
         loader.dispose()
-
-
-@lru_cache(maxsize=2)
-def _tree(text: str) -> yaml.Node | None:
-    """The tree with marks of a readable text. It is ten times as large as the value, and only findings need it: those
-    of a text come one after another."""
-    merges = "<<" in text
-    loader = Loader(text) if merges else _Marks(text)
-    try:
-        root = loader.get_single_node()
-        if root is not None and merges:
-            # This puts the pairs of merge keys in their place.
-            loader.construct_document(root)
-        return root
-    finally:
-        loader.dispose()
-
-
-class _Marks(Loader):
-    """A loader of marks alone: what the values are does not matter."""
-
-    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        return ""
 
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:

@@ -200,8 +200,12 @@ def command(
     elif fix:
         files = [written(file, _fixed(file, facts, rules)) for file in files]
     left_out = LeftOut(frozenset(paths))
-    found = [finding for file in files for finding in _findings(left_out.of(file), facts, rules)]
-    found = [one for one in found if one.rule not in skip]
+    found = []
+    for one in (finding for file in files for finding in _findings(left_out.of(file), facts, rules)):
+        if one.rule not in skip:
+            # Asked while the tree of the document, which its edits need, is at hand.
+            _ = output in lint_report.SHOW_FIXES and not diff and one.fixable
+            found.append(one)
     known = folder / settings.baseline if settings.baseline and baseline is None else baseline
     if write_baseline is not None:
         save_baseline(Path(write_baseline), found)

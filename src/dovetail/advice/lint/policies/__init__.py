@@ -23,6 +23,11 @@ WITHOUT_POLICY: dict[str, str] = {
     "G51": "It needs the table of instance types.",
     "G52": "It needs the objects of which the scheduler makes a gang.",
     "G54": "The API server refuses such pods itself.",
+    "G55": "The API server refuses such pods itself.",
+    "G56": "It counts the pods of each kind of object.",
+    "G57": "It looks for the words of frameworks, and for parts of a list.",
+    "G58": "It needs the claims.",
+    "G59": "The API server refuses such objects itself.",
 }
 """The reason why CEL cannot express a rule, by its id."""
 

@@ -167,7 +167,7 @@ _SHORT = finding(
 POLICIES = {
     "G17": Cel(_NOT_GUARANTEED, omits="the policies of the nodes' kubelets: only pods that ask for such CPUs"),
     "G18": Cel(_PART_OF_A_CPU, omits="the policies of the nodes' kubelets: only pods that ask for such CPUs"),
-    "G20": Cel(_SHARED_MEMORY, omits="a volume that the pod does not have"),
+    "G20": Cel(_SHARED_MEMORY, omits="a volume that the pod does not have, and one of 64 MiB or less"),
     "G36": Cel(_PROBES, omits="dovetail.dev/startup-time, and the size of the served model"),
     "G41": Cel(
         only("p.uses", f"({_HOOKS} + {_SHORT})"),

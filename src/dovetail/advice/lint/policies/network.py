@@ -164,5 +164,5 @@ POLICIES = {
     "G22": Cel(_VARIABLES, omits="the GPU models of the nodes: NVLink is known from the node selector alone"),
     "G23": Cel(_HOST_NETWORK),
     "G27": Cel(_OF_MIG),
-    "G39": Cel(_RDMA, omits="what RDMA devices the nodes offer: only a missing IPC_LOCK"),
+    "G39": Cel(_RDMA, omits="the RDMA devices of the nodes, and variables that choose one: only a missing IPC_LOCK"),
 }

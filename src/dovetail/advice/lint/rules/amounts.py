@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, amount, is_gpu
+from dovetail.advice.lint.pods import Template, amount, amounts_of, count, is_gpu, same
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import resource_of
@@ -41,21 +41,19 @@ _SIMILARITY = 0.8
 
 def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        resources = container.at("resources")
-        for name, asked in resources.at("requests").entries():
-            if is_gpu(name) and not (limit := resources.at("limits", name)):
+        for side, name, asked in amounts_of(container):
+            if side == "requests" and is_gpu(name) and not (limit := container.at("resources", "limits", name)):
                 message = f"{name} has a request and no limit: set the limit to the same amount"
                 yield RuleMatch(asked, message, (put(limit, asked.value),))
 
 
 def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        resources = container.at("resources")
-        for name, limit in resources.at("limits").entries():
-            if not is_gpu(name):
+        for side, name, limit in amounts_of(container):
+            if side != "limits" or not is_gpu(name):
                 continue
-            request = resources.at("requests", name)
-            if request and amount(request) != amount(limit):
+            request = container.at("resources", "requests", name)
+            if request and not same(request, limit) and amount(request) != amount(limit):
                 message = (
                     f"{name}: the request is {request.value} and the limit is {limit.value}: write {limit.value} for "
                     f"both, or {request.value} if that is what the pod needs"
@@ -65,34 +63,32 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        for side in _SIDES:
-            for name, asked in container.at("resources", side).entries():
-                if not is_gpu(name):
-                    continue
-                value = amount(asked)
-                if value is None or value.denominator != 1 or value < 0:
-                    less = value is not None and 0 < value < 1
-                    advice = (
-                        "for a part of a GPU use a MIG profile, a shared resource, or the annotation "
-                        "dovetail.dev/gpu-fraction" if less else "write a whole number"
-                    )  # fmt: skip
-                    yield RuleMatch(asked, f"{name}: {asked.value} is not a whole number of GPUs: {advice}")
-                elif value == 0 and side == "limits":
-                    message = f"{name}: 0 requests no GPU: write how many, or remove the resource"
-                    yield RuleMatch(asked, message, guess=True)
+        for side, name, asked in amounts_of(container):
+            if not is_gpu(name) or (count(asked) or 0) > 0:
+                continue
+            value = amount(asked)
+            if value is None or value.denominator != 1 or value < 0:
+                less = value is not None and 0 < value < 1
+                advice = (
+                    "for a part of a GPU use a MIG profile, a shared resource, or the annotation "
+                    "dovetail.dev/gpu-fraction" if less else "write a whole number"
+                )  # fmt: skip
+                yield RuleMatch(asked, f"{name}: {asked.value} is not a whole number of GPUs: {advice}")
+            elif value == 0 and side == "limits":
+                message = f"{name}: 0 requests no GPU: write how many, or remove the resource"
+                yield RuleMatch(asked, message, guess=True)
 
 
 def _unknown_name(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        for side in _SIDES:
-            for name, asked in container.at("resources", side).entries():
-                if not _is_misspelt(name) or any(name in node.allocatable for node in facts.nodes or ()):
-                    continue
-                near, sure = nearest_name(name)
-                message = f"no device plugin offers {name}: did you mean {near}?"
-                free = sure and not container.at("resources", side, near)
-                effect = f"The pod stays Pending: `Insufficient {name}` on every node."
-                yield RuleMatch(asked, message, (rename(asked, near),) if free else (), effect=effect)
+        for side, name, asked in amounts_of(container):
+            if not _is_misspelt(name) or any(name in node.allocatable for node in facts.nodes or ()):
+                continue
+            near, sure = nearest_name(name)
+            message = f"no device plugin offers {name}: did you mean {near}?"
+            free = sure and not container.at("resources", side, near)
+            effect = f"The pod stays Pending: `Insufficient {name}` on every node."
+            yield RuleMatch(asked, message, (rename(asked, near),) if free else (), effect=effect)
 
 
 @lru_cache(maxsize=1024)

@@ -18,9 +18,10 @@ import yaml
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.peers import peers_of
-from dovetail.advice.lint.pods import Template, count, gpus_of, words_of
+from dovetail.advice.lint.pods import Template, amounts_of, count, env_of, gpus_of, is_gpu, words_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.model import GPU
 from dovetail.kube.yaml_text import read_yaml
 
@@ -31,6 +32,12 @@ _COLLECTIVE = re.compile(
     r"(?<!\S)(mpirun|mpiexec|horovodrun|all_reduce_perf|deepspeed)(?!\S)"
 )
 _RDMA = re.compile(r"rdma/.+|vpc\.amazonaws\.com/efa|nvidia\.com/hostdev\w*|[\w.-]+/[\w.-]*(rdma|infiniband)[\w.-]*")
+_CHOOSE = ("NCCL_IB_HCA", "NVSHMEM_HCA_LIST")
+_TRANSPORTS = frozenset({("NCCL_NET", "IB"), ("FI_PROVIDER", "efa"), ("NCCL_NET_PLUGIN", "aws-ofi")})
+"""Variables that choose cards, and those of which one value does."""
+_OF_CARDS = ("NCCL_", "NVSHMEM_", "FI_", "NVIDIA_MOFED")
+_IB_DISABLED, _MOFED = "NCCL_IB_DISABLE", "NVIDIA_MOFED"
+"""The second lets NVIDIA's container runtime mount the cards: nvidia-container-toolkit, internal/modifier/gated.go."""
 _HOST_RDMA = "rdma/"
 """The prefix of the shared RDMA device plugin. Its containers register memory with the card themselves."""
 
@@ -87,17 +94,21 @@ def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
     """(container, resource, amount) of each RDMA resource of the pod."""
     for container in pod.containers:
-        limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
-        for name, amount in (*limits.entries(), *(one for one in requests.entries() if not limits.at(one[0]))):
-            if _RDMA.fullmatch(name):
+        for side, name, amount in amounts_of(container):
+            if _is_rdma(name) and (side == "limits" or not container.at("resources", "limits", name)):
                 yield container, name, amount
+
+
+@remembered(64)
+def _is_rdma(resource: str) -> bool:
+    return _RDMA.fullmatch(resource) is not None
 
 
 def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     asked = list(_rdma_of(pod))
-    offered = sorted({name for node in facts.nodes or () for name in node.allocatable if _RDMA.fullmatch(name)})
+    offered = sorted({name for node in facts.nodes or () for name in node.allocatable if _is_rdma(name)})
     for container, name, amount in asked:
         security = container.at("securityContext")
         added = {one.text for one in security.at("capabilities", "add").each()}
@@ -114,6 +125,46 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             yield RuleMatch(amount, message, guess=True)
     if not asked and peers_of(pod) > 1:
         yield from _left_out(pod, facts)
+    if not asked:
+        for container in pod.gpu_containers:
+            chosen = _chosen(container)
+            if chosen is not None and not _has_cards(pod):
+                name, value = chosen
+                message = (
+                    f"{name} is {value.text}, and the pod requests no RDMA device: add the one that the nodes offer to "
+                    "the limits, such as rdma/hca_shared_devices_a or vpc.amazonaws.com/efa"
+                )
+                yield RuleMatch(value, message, guess=True)
+
+
+def _has_cards(pod: Template) -> bool:
+    """Whether something else may give the pod its network cards: a privileged container, a directory of the node, a
+    claim, another device, or a webhook that reads the pod's networks."""
+    annotations = [key for meta in (pod.meta, pod.whole.at("metadata")) for key, _ in meta.at("annotations").entries()]
+    return (
+        pod.partial
+        or bool(pod.spec.at("resourceClaims"))
+        or any("network" in key or "nic" in key.partition("/")[2] for key in annotations)
+        or any(volume.at("hostPath") for volume in pod.spec.at("volumes").each())
+        or any(
+            container.at("securityContext", "privileged").value
+            or any("/" in name and not is_gpu(name) for _, name, _ in amounts_of(container))
+            for container in pod.containers
+        )
+    )
+
+
+def _chosen(container: Field) -> tuple[str, Field] | None:
+    """The first variable that chooses cards, and its value."""
+    entries = [(name, entry) for name, entry in env_of(container) if name.startswith(_OF_CARDS)]
+    off = any(name == _IB_DISABLED and entry.at("value").text not in ("", "0") for name, entry in entries)
+    if off or any(name == _MOFED for name, _ in entries):
+        return None
+    for name, entry in entries:
+        value = entry.at("value")
+        if (name in _CHOOSE and value.text) or (name, value.text) in _TRANSPORTS:
+            return name, value
+    return None
 
 
 def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
@@ -127,7 +178,7 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     common = [
         name
         for name in (nodes[0].allocatable if nodes else ())
-        if _RDMA.fullmatch(name) and all((count(Field(node.allocatable.get(name))) or 0) > 0 for node in nodes)
+        if _is_rdma(name) and all((count(Field(node.allocatable.get(name))) or 0) > 0 for node in nodes)
     ]
     if common and len(whole) == len(nodes):
         container = pod.gpu_containers[0]

@@ -19,7 +19,7 @@ from fractions import Fraction
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.kubelets import SINGLE_NUMA, KubeletVersion, kubelets
-from dovetail.advice.lint.pods import Template, amount, count, gpus_of, runs_framework
+from dovetail.advice.lint.pods import Template, amount, cards_of, count, gpus_of, runs_framework, same
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.model import GPU
@@ -39,12 +39,15 @@ _SHM_VOLUME = "dshm"
 _POOLS = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name")
 _CARDS = "nvidia.com/gpu.count"
 _GIB = 2**30
+_DEFAULT_SHM = 64 * 2**20
 
 
 def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     asking = [found for container in pod.containers for name, found in gpus_of(container) if name == GPU]
+    if len(asking) < 2 or not facts.nodes:
+        return
     wanted = sum(count(one) or 0 for one in asking)
-    nodes = gpu_nodes_for(pod, facts) if len(asking) > 1 else ()
+    nodes = gpu_nodes_for(pod, facts)
     if not all(any(label in node.labels for label in _POOLS) for node in nodes):
         return
     cards = [int(node.labels[_CARDS]) for node in nodes if node.labels.get(_CARDS, "").isdecimal()]
@@ -63,10 +66,12 @@ def _is_aligned(pod: Template, facts: Facts) -> bool:
     if pod.spec.at("resources") or not any(name == GPU for one in pod.gpu_containers for name, _ in gpus_of(one)):
         return False
     annotations = pod.meta.at("annotations")
-    requested = (
-        any(annotations.at(name).text == "disable" for name in _CRIO)
-        or annotations.at(_VOLCANO_NUMA).text not in ("", "none")
-        or pod.spec.at("nodeSelector", _CPU_MANAGER).text == "true"
+    requested = pod.spec.at("nodeSelector", _CPU_MANAGER).text == "true" or (
+        bool(annotations)
+        and (
+            any(annotations.at(name).text == "disable" for name in _CRIO)
+            or annotations.at(_VOLCANO_NUMA).text not in ("", "none")
+        )
     )
     found = kubelets(pod, facts)
     return requested or (bool(found) and all(one.aligns for one in found))
@@ -81,8 +86,9 @@ def _request(container: Field, resource: str) -> Field:
 def _breaks_guarantee(container: Field) -> Iterator[str]:
     """The resources, of CPU and memory, that prevent QoS class Guaranteed."""
     for resource in _COMPUTE:
-        limit = amount(container.at("resources", "limits", resource))
-        if not limit or amount(_request(container, resource)) != limit:
+        written, request = container.at("resources", "limits", resource), _request(container, resource)
+        limit = amount(written)
+        if not limit or (not same(request, written) and amount(request) != limit):
             yield resource
 
 
@@ -110,7 +116,7 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
+    limits = [(one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers]
     parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
     if not parts or not _is_aligned(pod, facts):
         return
@@ -178,7 +184,7 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if pod.group_kind[0] == "ray.io" or pod.spec.at("hostIPC").value is True or pod.meta.at("annotations", _CRIO_SHM):
         return
     for container in pod.gpu_containers:
-        gpus = sum(count(found) or 0 for name, found in gpus_of(container) if name == GPU)
+        gpus = cards_of(container)
         mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
         if not mounted:
             if gpus > 1 and runs_framework(container) and not pod.partial:
@@ -211,6 +217,9 @@ def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleM
         yield RuleMatch(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
     elif empty_dir.at("medium").text == "Memory" and not memory and not size:
         yield RuleMatch(empty_dir, "/dev/shm may use all memory of the node: write a sizeLimit, or a memory limit")
+    elif size and size <= _DEFAULT_SHM and cards_of(container) > 1 and runs_framework(container):
+        message = f"sizeLimit {empty_dir.at('sizeLimit').value} is no more than a container has without the volume"
+        yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write 1Gi for each GPU at least")
     elif memory and size and size > memory:
         message = f"sizeLimit {empty_dir.at('sizeLimit').value} exceeds the memory of the container"
         yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of, words_of
+from dovetail.advice.lint.pods import Template, count, env_of, gpus_of, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.served import SERVER_COMMAND, SERVER_IMAGE, served
 from dovetail.kube.translate.durations import duration_ms
@@ -125,7 +125,7 @@ def _idle(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
             continue
         for container in pod.gpu_containers or pod.containers:
             words = words_of(container)
-            names = {name for name, _ in pod.env(container)}
+            names = {name for name, _ in env_of(container)}
             runs = _NOTEBOOK_COMMAND.search(words) if words else _NOTEBOOK_IMAGE.fullmatch(container.at("image").text)
             if _SLEEPS.search(words) and not kubeflow and pod.group_kind[1] not in LAUNCHED:
                 message = (
@@ -164,7 +164,7 @@ def _never_culls(facts: Facts) -> bool:
     """Whether there is a notebook controller, and none that culls idle notebooks or may be configured to do so
     elsewhere."""
     controllers = [
-        (container, dict(pod.env(container)).get("ENABLE_CULLING", Field(None)))
+        (container, dict(env_of(container)).get("ENABLE_CULLING", Field(None)))
         for whole in facts.of_kind("Deployment")
         for pod in templates_of(whole)
         for container in pod.containers

@@ -38,28 +38,30 @@ _UNMISTAKABLE_MIB = 143_771
 
 def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers:
-        gpus = count(container.at("resources", "limits", GPU)) or 0
         limit = container.at("resources", "limits", "memory")
-        size = _size(limit)
+        bytes_ = amount(limit)
+        if not bytes_:
+            continue
+        gpus = count(container.at("resources", "limits", GPU)) or 0
         least_gib = gpus * _LEAST_GIB
-        runs = runs_framework(container) and (pod.group_kind not in _STARTED_FROM_OUTSIDE or words_of(container))
-        if gpus > 1 and (bytes_ := amount(limit)) and bytes_ < least_gib * 2**30 and runs:
+        if gpus > 1 and bytes_ < least_gib * 2**30 and _runs(pod, container):
             message = (
                 f"{limit.value} for the processes of {gpus} GPUs: each takes more than {_LEAST_GIB} GiB of host memory "
                 f"for CUDA and the framework alone: write {least_gib}Gi at least"
             )
             yield RuleMatch(limit, message)
             continue
-        model = served(pod, container) if amount(limit) else None
+        model = served(pod, container)
         least, right = _to_load(model, gpus) if model is not None else (0, 0)
-        if model is not None and (amount(limit) or 0) < least:
+        if model is not None and bytes_ < least:
             message = (
                 f"{limit.value} of host memory, and to load {model.name} on {gpus} {'GPUs' if gpus > 1 else 'GPU'} "
                 f"takes {_gib(least)}Gi at least: write {_gib(right)}Gi"
             )
             yield RuleMatch(limit, message)
             continue
-        if gpus < 1 or not size:
+        size = _size(limit)
+        if gpus < 1 or size < _LARGE_GB:
             continue
         memory_mib = selected_mib(pod, facts)
         for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):
@@ -72,6 +74,11 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
                 )
                 yield RuleMatch(limit, message)
                 break
+
+
+def _runs(pod: Template, container: Field) -> bool:
+    """Whether the container itself runs a framework, and not what another pod starts in it."""
+    return runs_framework(container) and bool(pod.group_kind not in _STARTED_FROM_OUTSIDE or words_of(container))
 
 
 def _to_load(model: ServedModel, gpus: int) -> tuple[int, int]:

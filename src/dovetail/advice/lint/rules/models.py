@@ -13,10 +13,10 @@ from dovetail.advice.gpus import named
 from dovetail.advice.lint.pods import Template, count
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules.memory import selected_mib
+from dovetail.advice.lint.rules.products import GKE
 from dovetail.advice.lint.served import served
 from dovetail.core.model import GPU
 
-_GKE = "cloud.google.com/gke-accelerator"
 _GKE_PRODUCTS = {
     "nvidia-tesla-t4": "T4", "nvidia-l4": "L4", "nvidia-tesla-v100": "V100-SXM2-16GB",
     "nvidia-tesla-a100": "A100-SXM4-40GB", "nvidia-a100-80gb": "A100-SXM4-80GB", "nvidia-h100-80gb": "H100-SXM5",
@@ -47,7 +47,7 @@ def _too_large(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 def _memory_mib(pod: Template, facts: Facts) -> int:
     """The memory of each GPU; 0: unknown."""
     known = selected_mib(pod, facts)
-    gpu = named(_GKE_PRODUCTS.get(pod.spec.at("nodeSelector", _GKE).text, ""))
+    gpu = named(_GKE_PRODUCTS.get(pod.spec.at("nodeSelector", GKE).text, ""))
     return known or (gpu.memory_mib if gpu is not None else 0)
 
 

@@ -20,11 +20,10 @@ from functools import cache
 
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
+from dovetail.advice.lint.pods import Template, amounts_of, cards_of, env_of, is_gpu
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.devices import products
-from dovetail.core.model import GPU
 
 _NEAR = 0.88
 _SHORT_WORDS = {"TOPOLOGY": "TOPO", "INTERFACE": "IFNAME", "INTERFACES": "IFNAME", "DEVICE": "HCA", "DEVICES": "HCA"}
@@ -37,6 +36,7 @@ FOREIGN = (
 )  # fmt: skip
 """Prefixes of names that other programs read: plugins of NCCL, PyTorch, tests and builds."""
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_OF_NETWORK = ("NCCL_", "GLOO_")
 _POD_INTERFACES = ("eth0", "lo")
 _OWN_NETWORK = ("network", "cni", "interface")
 _PLAIN = ("cpu", "memory", "ephemeral-storage", "hugepages-", "pods")
@@ -80,7 +80,7 @@ def _holds(words: Sequence[str], some: Sequence[str]) -> bool:
 
 def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers if pod.uses_gpu else ():
-        for name, entry in pod.env(container):
+        for name, entry in env_of(container):
             if name.startswith("NCCL_") and not name.startswith(FOREIGN) and name not in variables():
                 near = nearest_variable(name)
                 meant = f"did you mean {near}?" if near else "remove it, unless a plugin of your own reads it"
@@ -89,8 +89,10 @@ def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 def _network_variables(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers if pod.uses_gpu else ():
-        gpus = sum(count(amount) or 0 for name, amount in gpus_of(container) if name == GPU)
-        for name, entry in pod.env(container):
+        gpus = cards_of(container)
+        for name, entry in env_of(container):
+            if not name.startswith(_OF_NETWORK):
+                continue
             value = entry.at("value")
             if name in _INTERFACES and value.text and not _has_interface(name, value.text) and _only_eth0(pod):
                 message = f"{name} is {value.text}: a pod without hostNetwork has eth0; write eth0, or remove it"
@@ -137,7 +139,7 @@ def _only_eth0(pod: Template) -> bool:
 
 def _others(container: Field) -> set[str]:
     """The requested devices that are not GPUs."""
-    names = {name for side in ("limits", "requests") for name, _ in container.at("resources", side).entries()}
+    names = {name for _, name, _ in amounts_of(container)}
     return {name for name in names if not is_gpu(name) and not name.startswith(_PLAIN)}
 
 
@@ -175,7 +177,7 @@ def _needs_host(pod: Template) -> bool:
             or container.at("securityContext", "privileged").value is True
             or container.at("securityContext", "capabilities", "add").value
             or any(port.at("hostPort") for port in container.at("ports").each())
-            or any(name.startswith(_LIBRARIES) for name, _ in pod.env(container))
+            or any(name.startswith(_LIBRARIES) for name, _ in env_of(container))
             for container in pod.all_containers
         )
     )

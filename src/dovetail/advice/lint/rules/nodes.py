@@ -31,6 +31,7 @@ from dovetail.advice.lint.selection import (
     spreads,
     text,
 )
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.devices import products
 from dovetail.core.devices.mig import names as mig_names
 from dovetail.core.devices.mig import products as mig_products
@@ -233,6 +234,7 @@ def _keys(pod: Template) -> Iterator[tuple[Field, str]]:
         yield holder.at("topologyKey"), holder.at("topologyKey").text
 
 
+@remembered(64)
 def _misspelt(key: str) -> str:
     """The label of Kubernetes or NVIDIA that a key misspells, "" if there is none. A known name in the wrong domain,
     such as `kubernetes.io/zone`, counts as well."""

@@ -3,7 +3,8 @@
 
 Rules: with nodes, a name is right if a node has it. Without nodes, an unknown name is reported only if it is another
 spelling or a part of a known one. Names of older drivers (`A100-SXM4-40GB`) are right, and so are other names of the
-vendor (`NVIDIA-T4`): without GPU Feature Discovery, administrators set the label by hand.
+vendor (`NVIDIA-T4`): without GPU Feature Discovery, administrators set the label by hand. GKE has names of its own,
+some with `tesla` and some without: another spelling or a part of one is reported, other names may be newer.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import node_terms
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.products import PRODUCTS
 
 PRODUCT = "nvidia.com/gpu.product"
+GKE = "cloud.google.com/gke-accelerator"
+_OF_GKE = (
+    "nvidia-a100-80gb", "nvidia-b200", "nvidia-gb200", "nvidia-h100-80gb", "nvidia-h100-mega-80gb", "nvidia-h200-141gb",
+    "nvidia-l4", "nvidia-rtx-pro-6000", "nvidia-tesla-a100", "nvidia-tesla-k80", "nvidia-tesla-p100", "nvidia-tesla-p4",
+    "nvidia-tesla-t4", "nvidia-tesla-v100",
+)  # fmt: skip
+"""https://cloud.google.com/kubernetes-engine/docs/concepts/gpus."""
 _SHAPE = re.compile(r"(.*?)(-SHARED|-MIG-.*)?")
 _OF_GEOMETRIES = ("-".join(name.split()) for one in GEOMETRIES for name in one.products if name.startswith("NVIDIA "))
 _KNOWN = frozenset((*(gpu.name for gpu in gpus.GPUS), *(n for one in PRODUCTS for n in one.names), *_OF_GEOMETRIES))
@@ -97,7 +106,7 @@ def _of_model(name: str) -> list[str]:
 
 def _misnamed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     labels = sorted({node.labels[PRODUCT] for node in facts.nodes or () if PRODUCT in node.labels})
-    for value in _selected(pod):
+    for value in _selected(pod, PRODUCT):
         found, sure = meant(value.text, labels)
         if found:
             whose = "no node has a GPU with the name" if labels else "GPU Feature Discovery names no GPU"
@@ -108,14 +117,30 @@ def _misnamed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
                 guess=not (labels or sure),
             )
 
+    carried = {node.labels[GKE] for node in facts.nodes or () if GKE in node.labels}
+    for value in _selected(pod, GKE):
+        found, sure = _meant_by_gke(value.text)
+        if found and value.text not in carried:
+            message = f"GKE has no accelerator {value.text}: did you mean {' or '.join(found)}?"
+            yield RuleMatch(value, message, (put(value, found[0]),) if sure else ())
 
-def _selected(pod: Template) -> Iterator[Field]:
-    """The fields with product names that the pod selects or avoids."""
-    if pod.spec.at("nodeSelector", PRODUCT).text:
-        yield pod.spec.at("nodeSelector", PRODUCT)
+
+@remembered(64)
+def _meant_by_gke(name: str) -> tuple[tuple[str, ...], bool]:
+    """As `meant`."""
+    if name in _OF_GKE or not _bare(name):
+        return (), False
+    equal = tuple(one for one in _OF_GKE if _bare(one) == _bare(name) or _same_words(name, one) or _typing(name, one))
+    return equal or tuple(one for one in _OF_GKE if _part_of(name, one)), len(equal) == 1
+
+
+def _selected(pod: Template, key: str) -> Iterator[Field]:
+    """The fields with names of products that the pod selects or avoids by the label."""
+    if pod.spec.at("nodeSelector", key).text:
+        yield pod.spec.at("nodeSelector", key)
     for term, _ in node_terms(pod):
         for entry in term.at("matchExpressions").each():
-            if entry.at("key").text == PRODUCT and entry.at("operator").text in ("In", "NotIn"):
+            if entry.at("key").text == key and entry.at("operator").text in ("In", "NotIn"):
                 yield from (value for value in entry.at("values").each() if value.text)
 
 

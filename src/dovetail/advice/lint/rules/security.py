@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
+from dovetail.advice.lint.pods import Template, count, env_of, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
+from dovetail.core.bounded_cache import remembered
 from dovetail.core.model import GPU
 
 _DEVICES = re.compile(r"/dev/?|/dev/(nvidia\S*|dri(/\S*)?)")
@@ -51,7 +52,7 @@ def _visible_devices(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         return
     for container in pod.all_containers:
         asked = any(gpus_of(container))
-        for name, entry in pod.env(container):
+        for name, entry in env_of(container):
             value = entry.at("value")
             if "$(" in value.text:
                 continue
@@ -122,6 +123,7 @@ def _without_owner(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
         )
 
 
+@remembered(64)
 def _names_an_owner(key: str) -> bool:
     """Whether the key contains one of the owner words in its name or prefix, as in `cost-center` or
     `kueue.x-k8s.io/queue-name`."""

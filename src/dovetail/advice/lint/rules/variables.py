@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.pods import Template, env_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 
 OF_IMAGES = ("PATH", "LD_LIBRARY_PATH")
@@ -25,7 +25,7 @@ def _literal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu or any("$" in field.text for field in _filled_in(pod)):
         return
     for container in pod.all_containers:
-        for _name, entry in pod.env(container):
+        for _name, entry in env_of(container):
             found = _SHELL_NAME.search(entry.at("value").text)
             if found is None:
                 continue

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about volumes: those that are not accessible from the GPU nodes, and mounts of volumes that are not there.
+"""Rules about volumes: those that are not accessible from the GPU nodes, or from more than one, and mounts of volumes
+that are not there.
 
 A bound claim has the constraints of its volume (node affinity and zone labels, as in the scheduler). An unbound
 claim has those of its storage class: the allowed zones, and immediate binding, which creates the volume before the pod
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.peers import peers_of
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
@@ -38,11 +40,17 @@ _ZONAL = {
 }
 """Provisioners with single-zone volumes, and the text in a parameter that makes them multi-zone."""
 _SIMILARITY = 0.6
+_ONE_POD = "ReadWriteOncePod"
+_ONE_NODE = ("ReadWriteOnce", _ONE_POD)
+_MOST_GPUS = 16
+"""The largest number of GPUs in one machine."""
+_NUMBERS = ("replicas", "parallelism")
+"""The fields beside a template that have the number of its pods."""
 _WORKFLOW_TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
 
 
 def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    nodes = suited(pod, facts)
+    nodes = suited(pod, facts) if facts.nodes else ()
     if not asked(pod) or not nodes or not all(ZONE in node.labels for node in nodes):
         return
     zones = ", ".join(sorted({node.labels[ZONE] for node in nodes}))
@@ -71,6 +79,31 @@ def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
             near = nearest(name.text, sorted(volumes - {""}), _SIMILARITY)
             meant = f"did you mean {near}?" if near else "add it to volumes, or remove the mount"
             yield RuleMatch(name, f"the pod has no volume {name.text}: {meant}")
+
+
+def _on_one_node(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
+    if not facts.of_kind("PersistentVolumeClaim") or not pod.gpu_containers or (pods := _pods_of(pod)) < 2:
+        return
+    for field, claim in _claims(pod, facts):
+        modes = [mode.text for mode in claim.at("spec", "accessModes").each()]
+        if field.name != "claimName" or len(modes) != 1 or modes[0] not in _ONE_NODE:
+            continue
+        several = pods * pod.gpus > _MOST_GPUS
+        if modes[0] == _ONE_POD or several:
+            what = "one pod" if modes[0] == _ONE_POD else "the pods of one node"
+            message = (
+                f"the claim {field.text} is {modes[0]}, for {what} alone, and {pods} pods of {pod.gpus} GPUs mount it: "
+                "use a storage class with ReadWriteMany, or a claim for each pod"
+            )
+            # A driver without attachments, such as NFS, mounts ReadWriteOnce on several nodes.
+            yield RuleMatch(field, message, guess=modes[0] != _ONE_POD)
+
+
+def _pods_of(pod: Template) -> int:
+    """How many pods of this template there are at a time."""
+    *above, last = pod.field.path or ("",)
+    numbers = [pod.whole.at(*above, name).whole for name in _NUMBERS] if last == "template" else []
+    return max([*(number or 1 for number in numbers), peers_of(pod)])
 
 
 def _claim_templates(pod: Template) -> Iterator[str]:
@@ -220,6 +253,33 @@ spec:
     volumeMounts: [{name: %s, mountPath: /models}]
     resources: {limits: {nvidia.com/gpu: 1}}
 """
+_SHARED = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, labels: {team: vision}}
+spec:
+  parallelism: 4
+  completions: 4
+  completionMode: Indexed
+  backoffLimit: 4
+  template:
+    spec:
+      restartPolicy: Never
+      priorityClassName: batch
+      volumes:
+      - {name: data, persistentVolumeClaim: {claimName: data}}
+      - {name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}
+      containers:
+      - name: train
+        image: registry.example.com/train:1.4
+        volumeMounts: [{name: data, mountPath: /data}, {name: shm, mountPath: /dev/shm}]
+        resources: {limits: {nvidia.com/gpu: 8}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [%s], resources: {requests: {storage: 1Ti}}}
+"""
 
 RULES = (
     Rule(
@@ -248,5 +308,19 @@ RULES = (
         good=_MOUNTS % "models",
         template=_without_volume,
         source="https://github.com/kubernetes/kubernetes: pkg/apis/core/validation/validation.go, ValidateVolumeMounts",
+    ),
+    Rule(
+        id="G58",
+        level=Severity.WARNING,
+        title="Pods on several nodes mount a volume that is for one node, or for one pod",
+        effect=(
+            "The pods on other nodes stay in ContainerCreating: `Multi-Attach error for volume`; of ReadWriteOncePod "
+            "all but one stay Pending: `node has pod using PersistentVolumeClaim with the same name and "
+            "ReadWriteOncePod access mode`. The GPUs of a gang wait."
+        ),
+        bad=_SHARED % "ReadWriteOnce",
+        good=_SHARED % "ReadWriteMany",
+        template=_on_one_node,
+        source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
     ),
 )
