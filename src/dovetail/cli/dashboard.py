@@ -27,8 +27,14 @@ _log = logging.getLogger("dovetail.dashboard")
     help="Show each user what the API server lets the bearer token of the request see. Needed for other addresses than "
     "127.0.0.1.",
 )  # fmt: skip
+@click.option(
+    "--views-only", is_flag=True,
+    help="Ask the running scheduler alone, and wait where there is none; without this the cluster is followed there.",
+)  # fmt: skip
 @log_options
-def command(source: ClusterSource, listen: str, authorize: bool, log_level: str, log_format: str) -> None:
+def command(
+    source: ClusterSource, listen: str, authorize: bool, views_only: bool, log_level: str, log_format: str
+) -> None:  # fmt: skip
     """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams and leases.
 
     The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the
@@ -39,8 +45,9 @@ def command(source: ClusterSource, listen: str, authorize: bool, log_level: str,
         raise click.UsageError(
             f"--listen {listen} would show the cluster to all that reach it, with your rights: add --authorize"
         )
-    if authorize and source.files:
-        raise click.UsageError("--authorize asks an API server; --file has none")
+    for option, given in (("--authorize", authorize), ("--views-only", views_only)):
+        if given and source.files:
+            raise click.UsageError(f"{option} asks an API server; --file has none")
     from dovetail.dashboard import serve as dashboard
 
     start_log(log_level, log_format)
@@ -62,7 +69,7 @@ def command(source: ClusterSource, listen: str, authorize: bool, log_level: str,
         cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, copy=copy)
     else:
         shown = source.config.server
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, source.config)
+        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, source.config, views_only=views_only)
     try:
         serve(dashboard.run(cluster, listening, authorize=authorize, ready=ready), _log)
     except* (KubeError, OSError) as errors:

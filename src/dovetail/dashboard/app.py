@@ -3,6 +3,7 @@
 
 Rules
 - `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
+- `/healthz` answers while the process does: that the scheduler is away is for the pages to say.
 - All pages are one document, which has no data: names of a cluster come as JSON and are put into text nodes alone.
 - The policy for content forbids inline scripts and styles, frames, and requests to anywhere else.
 - On the machine of a user only requests to that machine's own names are answered, so that no page of the web can read
@@ -76,6 +77,9 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
     async def page(request: Request) -> Response:
         return _sent(request, shell.tag, shell.content_type, shell.content, shell.packed, cached=True)
 
+    async def healthz(request: Request) -> Response:
+        return Response(b"ok", media_type="text/plain")
+
     async def unknown(request: Request, error: Exception) -> Response:
         return Response(shell.content, 404, media_type=shell.content_type)
 
@@ -110,6 +114,7 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
             *shown,
             Route("/job/{namespace}/{name}", page),
             Route("/node/{name}", page),
+            Route("/healthz", healthz),
             Route("/assets/{path:path}", asset),
             Route("/api/stream", streams.stream),
             Route("/api/{page}.{form}", data),

@@ -22,18 +22,20 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reviews import Reviews
 from dovetail.kube.objects.views import NODE_HOLDERS
-from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, read_view
+from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, ask_view
 
 _LAST_BYTES_S = 1
 
 
 class ShownCluster(Struct, frozen=True):
-    """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler."""
+    """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler.
+    With `views_only` nothing but the running scheduler is asked."""
 
     policy: Policy
     ours: str
     config: ClusterConfig | None = None
     copy: CopiedCluster | None = None
+    views_only: bool = False
 
 
 def bound(address: str) -> socket.socket:
@@ -48,7 +50,7 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
     """Serve the pages until cancelled; `ready` is called when they are there. With `authorize` the API server decides
     what the user of each token may see. Raises KubeError."""
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        source = await _source(cluster, tasks)
+        source = await _source(cluster, stack, tasks)
         accesses: Accesses = OwnAccess()
         if authorize:
             assert cluster.config is not None
@@ -59,20 +61,22 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
         await asyncio.get_running_loop().create_future()
 
 
-async def _source(cluster: ShownCluster, tasks: asyncio.TaskGroup) -> ViewSource:
+async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> ViewSource:
     """The running scheduler where the API server has its views, else a copy of the cluster."""
     if cluster.copy is not None:
         return cluster.copy
     assert cluster.config is not None
-    try:
-        await read_view(cluster.config, ViewRequest(NODE_HOLDERS, cluster.config.namespace, query={"node": ""}))
-    except NotServed:
-        copy = CopiedCluster(cluster.config.server, cluster.policy, cluster.ours)
-        tasks.create_task(follow(copy, cluster.config, cluster.ours))
-        return copy
-    except (NoView, NoSuchObject):
-        pass
-    return SchedulerViews(cluster.config)
+    client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+    if not cluster.views_only:
+        try:
+            await ask_view(client, ViewRequest(NODE_HOLDERS, cluster.config.namespace, query={"node": ""}))
+        except NotServed:
+            copy = CopiedCluster(cluster.config.server, cluster.policy, cluster.ours)
+            tasks.create_task(follow(copy, cluster.config, cluster.ours))
+            return copy
+        except (NoView, NoSuchObject):
+            pass
+    return SchedulerViews(cluster.config, client)
 
 
 class _Server(uvicorn.Server):

@@ -38,14 +38,13 @@ class ViewSource(Protocol):
 
 
 class SchedulerViews:
-    """The running scheduler, through the API server."""
+    """The running scheduler, through the API server; `client` is open."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, client: Client) -> None:
         self.name = config.server
         self.changed = asyncio.Event()
         self._namespace = config.namespace
-        self._config = config
-        self._client: Client | None = None
+        self._client = client
 
     async def moment(self, namespace: str) -> str:
         """No node has the name "", so the answer is empty, and has the step of the scheduler."""
@@ -54,8 +53,6 @@ class SchedulerViews:
 
     async def ask(self, request: ViewRequest) -> ViewDocument:
         try:
-            if self._client is None:
-                self._client = await Client(self._config, user_agent="dovetail-dashboard").__aenter__()
             # Where the user may see one namespace alone, that of the kubeconfig is shown.
             return await ask_view(self._client, replace(request, namespace=request.namespace or self._namespace))
         except (NoView, KubeError) as error:
