@@ -114,16 +114,15 @@ async def shown(cluster: ShownCluster) -> AsyncIterator[ClientSession]:
 
 
 async def test_where_the_api_server_has_no_views_the_cluster_is_followed() -> None:
-    async with playing() as (_, config):
-        async with shown(ShownCluster(POLICY, "dovetail", config)) as client:
-            status = 503
-            while status == 503:
-                async with client.get("/api/fleet.json") as reply:
-                    status, document = reply.status, await reply.json()
-            assert [one["node"] for one in document["page"]["nodes"]] == ["a"]
+    async with playing() as (_, config), shown(ShownCluster(POLICY, "dovetail", config)) as client:
+        status = 503
+        while status == 503:
+            async with client.get("/api/fleet.json") as reply:
+                status, document = reply.status, await reply.json()
+        assert [one["node"] for one in document["page"]["nodes"]] == ["a"]
 
 
-async def test_with_views_only_no_cluster_is_followed_and_the_pages_say_what_lacks() -> None:
+async def test_with_views_only_no_cluster_is_followed_and_the_pages_report_what_lacks() -> None:
     async with playing() as (_, config), shown(ShownCluster(POLICY, "dovetail", config, views_only=True)) as client:
         async with client.get("/api/fleet.json") as reply:
             assert reply.status == 503

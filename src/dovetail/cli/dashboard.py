@@ -45,8 +45,8 @@ def command(
         raise click.UsageError(
             f"--listen {listen} would show the cluster to all that reach it, with your rights: add --authorize"
         )
-    for option, given in (("--authorize", authorize), ("--views-only", views_only)):
-        if given and source.files:
+    for option, is_set in (("--authorize", authorize), ("--views-only", views_only)):
+        if is_set and source.files:
             raise click.UsageError(f"{option} asks an API server; --file has none")
     from dovetail.dashboard import serve as dashboard
 

@@ -3,7 +3,7 @@
 
 Rules
 - `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
-- `/healthz` answers while the process does: that the scheduler is away is for the pages to say.
+- `/healthz` answers while the process does: that the scheduler is away, the pages report.
 - All pages are one document, which has no data: names of a cluster come as JSON and are put into text nodes alone.
 - The policy for content forbids inline scripts and styles, frames, and requests to anywhere else.
 - On the machine of a user only requests to that machine's own names are answered, so that no page of the web can read

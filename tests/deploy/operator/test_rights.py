@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/, deploy/agent/ and
-deploy/agent-planes/, deploy/dashboard/ and deploy/idle-policy/ hold and remove it again, and can do nothing to what is not its own."""
+"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/, deploy/agent/,
+deploy/agent-planes/, deploy/dashboard/ and deploy/idle-policy/ hold and remove it again, and can do nothing to what is
+not its own."""
 
 from __future__ import annotations
 
