@@ -36,7 +36,19 @@ WORLD = (
     node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"),
     pod("runs", 2, on="a"), pod("waits", 9), pod("small", 1), pod("secret-name", 4, namespace="team-b", on="b"),
 )  # fmt: skip
-PATHS = ("", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a")
+PATHS = (
+    "",
+    "?view=table",
+    "queue",
+    "jobs",
+    "teams",
+    "leases",
+    "whatif",
+    "whatif?kind=quota",
+    "job/team-a/runs",
+    "job/team-a/waits",
+    "node/a",
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -199,6 +211,32 @@ async def test_a_page_follows_the_cluster_and_shows_what_is_old_since_when(brows
     async with serving(PageBoard(source, (), lambda: NOW_MS), OwnAccess(), bound(f"127.0.0.1:{port}")):
         await expect(page.locator("a.node")).to_have_count(2, timeout=30_000)
         await expect(page.locator(".old")).to_have_count(0)
+    await page.close()
+
+
+async def test_what_a_change_would_do_is_asked_and_shown(browser: Browser) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD)) as (client, _):
+        await shown.open(f"{url_of(client)}whatif")
+        await page.get_by_role("slider", name="Pods").focus()
+        await page.keyboard.press("Home")
+        await page.get_by_label("GPUs of each, as a number").fill("4")
+        await page.get_by_role("button", name="What if?").click()
+        await expect(page.locator("tbody").first).to_contain_text("default/what-if")
+        await expect(page.locator("tbody").first).to_contain_text("starts now")
+        await shown.check()
+        await page.get_by_role("button", name="Drain nodes").click()
+        await expect(page).to_have_url(re.compile("kind=drain$"))
+        await expect(page.get_by_role("button", name="What if?")).to_be_disabled()
+        await page.get_by_label("Nodes", exact=True).fill("none")
+        await page.get_by_role("button", name="What if?").click()
+        await expect(page.locator(".empty")).to_contain_text("none")
+        shown.errors.clear()  # The browser reports the status 400.
+        await page.get_by_label("Nodes", exact=True).fill("a b")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("main")).to_contain_text("no controller")
+        await shown.check()
     await page.close()
 
 

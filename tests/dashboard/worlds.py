@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from dovetail.aggregated.question import Reply
+from dovetail.aggregated.question import BadQuestion, Reply
 from dovetail.core.cycle import enter
 from dovetail.core.json_text import decode_json
 from dovetail.core.policy import Policy, unhurried
@@ -19,7 +19,7 @@ from dovetail.dashboard.access import Accesses, OwnAccess
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
-from dovetail.dashboard.sources import SourceAway
+from dovetail.dashboard.sources import SourceAway, ViewSource
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
 from dovetail.kube.objects.views import ViewDocument
@@ -81,6 +81,7 @@ class FakeSource:
     def __init__(self, *objects: Object) -> None:
         self.changed = asyncio.Event()
         self.asked: list[ViewRequest] = []
+        self.predicted: list[tuple[ViewRequest, str]] = []
         self.why = ""
         self.without: set[str] = set()
         self.steps = 0
@@ -108,10 +109,17 @@ class FakeSource:
             raise NoSuchObject(reply.body.decode())
         return decode_json(reply.body, ViewDocument)
 
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        self.predicted.append((request, authorization))
+        reply: Reply = self.answers.answer(question_of(request))
+        if reply.status != 200:
+            raise BadQuestion(400, reply.body.decode())
+        return decode_json(reply.body, ViewDocument)
+
 
 @asynccontextmanager
 async def served(
-    source: FakeSource, accesses: Accesses | None = None, fabric: tuple[str, ...] = ("dovetail.dev/rack",)
+    source: ViewSource, accesses: Accesses | None = None, fabric: tuple[str, ...] = ("dovetail.dev/rack",)
 ) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
     """A client of the pages, and their board."""
     board, listening = PageBoard(source, fabric, lambda: NOW_MS), bound("127.0.0.1:0")

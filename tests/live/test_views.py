@@ -349,9 +349,11 @@ def _commands_ask_the_scheduler(world: _World) -> None:
     assert (queue.returncode, "Queue default" in queue.stdout, HIDDEN in queue.stdout) == (0, True, False), queue
 
 
-def _page(url: str, token: str) -> tuple[int, dict[str, Any]]:
+def _page(url: str, token: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    data = json.dumps(body).encode() if body is not None else None
     try:
-        with urlopen(Request(url, headers={"Authorization": f"Bearer {token}"}), timeout=PATIENCE_S) as reply:
+        with urlopen(Request(url, data, headers), timeout=PATIENCE_S) as reply:
             return 200, json.load(reply)
     except HTTPError as error:
         return error.code, json.load(error)
@@ -376,6 +378,14 @@ def _the_web_pages_show_what_the_scheduler_answers(world: _World, pages: str) ->
     assert _page(f"{pages}api/queue.json?namespace={HIDDEN}-b", one)[0] == 403
     waiting = [each["job"] for each in _page(f"{pages}api/queue.json", everything)[1]["page"]["jobs"]]
     assert sorted(waiting) == sorted(["team-a/waits", f"{HIDDEN}-b/{HIDDEN}-waits"])
+    # The account of the process may not ask this: the token of the viewer is passed on.
+    drain = {"change": {"type": "drain", "nodes": ["view-node"]}}
+    status, found = _page(f"{pages}api/whatif.json?namespace=team-a", one, drain)
+    assert (status, HIDDEN in json.dumps(found)) == (200, False), found
+    assert any("(other-namespaces) has no controller" in note for note in found["page"]["notes"]), found
+    assert _page(f"{pages}api/whatif.json", one, drain)[0] == 403
+    status, found = _page(f"{pages}api/whatif.json", everything, drain)
+    assert status == 200 and HIDDEN in json.dumps(found)
     asked = Request(
         f"{pages}api/stream?on=fleet&namespace=team-a", headers={"Authorization": f"Bearer {one}"}
     )  # fmt: skip

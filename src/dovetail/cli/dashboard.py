@@ -35,7 +35,7 @@ _log = logging.getLogger("dovetail.dashboard")
 def command(
     source: ClusterSource, listen: str, authorize: bool, views_only: bool, log_level: str, log_format: str
 ) -> None:  # fmt: skip
-    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams and leases.
+    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases and what-if.
 
     The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the
     kubeconfig, and nothing else can reach them. Runs until Ctrl-C.

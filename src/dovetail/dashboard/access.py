@@ -6,6 +6,7 @@ Rules
   them.
 - `ReviewedAccess`, in a cluster: the API server authenticates the token of each request and decides whether its user
   may list the views, of the cluster or of the namespace that the request names. Commands need that right, too.
+- To ask what a change would do, its user needs the right to create the question (`PREDICTS`).
 - Without that right nothing is shown, and the message is the same whether there is such a namespace or not.
 """
 
@@ -14,24 +15,40 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+from msgspec import Struct
+
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Access, Refusal, Reviews
-from dovetail.kube.objects.views import NODE_LISTS, VIEWS_GROUP
+from dovetail.kube.objects.views import NODE_LISTS, WHAT_IFS
 
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Right(Struct, frozen=True):
+    """A verb on a resource."""
+
+    verb: str
+    resource: Resource
+
+
+SEES = Right("list", NODE_LISTS)
+"""To see the pages."""
+PREDICTS = Right("create", WHAT_IFS)
+"""To ask what a change would do."""
 
 
 class Accesses(Protocol):
     """Decides what is shown."""
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
-        """Why a request with this Authorization header may not see this namespace ("": all): an HTTP status and a text;
-        None: it may."""
+    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
+        """Why a request with this Authorization header has not this right in this namespace ("": all): an HTTP status
+        and a text; None: it has."""
 
 
 class OwnAccess:
     """All requests may see all that the kubeconfig may."""
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
+    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
         return wrong_namespace(namespace)
 
 
@@ -41,8 +58,8 @@ class ReviewedAccess:
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
 
-    async def refusal(self, authorization: str, namespace: str) -> Refusal | None:
-        return wrong_namespace(namespace) or await self._reviews.refusal(authorization, _access(namespace))
+    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
+        return wrong_namespace(namespace) or await self._reviews.refusal(authorization, _access(right, namespace))
 
 
 def wrong_namespace(namespace: str) -> Refusal | None:
@@ -52,11 +69,11 @@ def wrong_namespace(namespace: str) -> Refusal | None:
     return None
 
 
-def _access(namespace: str) -> Access:
-    what = f"{NODE_LISTS.plural}.{VIEWS_GROUP}"
+def _access(right: Right, namespace: str) -> Access:
+    group, plural = right.resource.group, right.resource.plural
     where = f"namespace {namespace}" if namespace else "all namespaces"
     named = (("namespace", namespace),) if namespace else ()
     return Access(
-        f"list {what} in {where}", "resourceAttributes",
-        (("group", VIEWS_GROUP), ("resource", NODE_LISTS.plural), ("verb", "list"), *named),
+        f"{right.verb} {plural}.{group} in {where}", "resourceAttributes",
+        (("group", group), ("resource", plural), ("verb", right.verb), *named),
     )  # fmt: skip

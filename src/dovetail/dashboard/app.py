@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes: pages, their data, and the stream of changes. Nothing is written, so only GET and HEAD are answered.
+"""The routes: pages, their data, the stream of changes, and questions about a change. Nothing is written.
 
 Rules
 - `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
@@ -28,11 +28,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.aggregated.question import BadQuestion
+from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
-from dovetail.dashboard.sheets import Sheet
+from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
+from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
 
@@ -107,8 +109,25 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
             return _failed(sheet.status, "there is no such job or node")
         return _csv(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
 
+    async def whatif(request: Request) -> Response:
+        namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
+        if why := foreign(request.headers, request.headers.get("host", "")):
+            return _failed(403, why)
+        refused = await accesses.refusal(header, namespace, PREDICTS)
+        if refused is not None:
+            return _failed(*refused)
+        body = await _body(request, MOST_BYTES)
+        if body is None:
+            return _failed(413, f"a question has {MOST_BYTES >> 10} KiB at most")
+        try:
+            found = await predict(board.source, body, namespace, header)
+        except BadQuestion as error:
+            return _failed(error.status, str(error))
+        answer = msgspec.json.encode(SheetDocument(found.as_of_ms, found.answer, ""))
+        return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
     own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
-    shown = [Route("/", page), *(Route(f"/{one}", page) for one in PAGES if one != "fleet")]
+    shown = [Route("/", page), Route("/whatif", page), *(Route(f"/{one}", page) for one in PAGES if one != "fleet")]
     return Starlette(
         routes=[
             *shown,
@@ -117,6 +136,7 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
             Route("/healthz", healthz),
             Route("/assets/{path:path}", asset),
             Route("/api/stream", streams.stream),
+            Route("/api/whatif.json", whatif, methods=["POST"]),
             Route("/api/{page}.{form}", data),
             Route("/api/job/{namespace}/{name}.{form}", data),
             Route("/api/node/{name}.{form}", data),
@@ -137,6 +157,16 @@ def _running(board: PageBoard) -> Callable[[Starlette], AbstractAsyncContextMana
             await task
 
     return running
+
+
+async def _body(request: Request, most_bytes: int) -> bytes | None:
+    """None for a longer one."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > most_bytes:
+            return None
+    return bytes(found)
 
 
 class _Streams:

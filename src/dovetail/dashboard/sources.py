@@ -12,11 +12,13 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from dovetail.aggregated.question import BadQuestion
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.views import NODE_HOLDERS, ViewDocument
-from dovetail.kube.reading.views import NoView, ViewRequest, ask_view
+from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, ask_view
 
 
 class SourceAway(Exception):
@@ -36,6 +38,10 @@ class ViewSource(Protocol):
     async def ask(self, request: ViewRequest) -> ViewDocument:
         """The answer. Raises SourceAway, NoSuchObject."""
 
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        """The answer to a question with a body, asked by a viewer with this Authorization header ("": by our own
+        user). Raises BadQuestion."""
+
 
 class SchedulerViews:
     """The running scheduler, through the API server; `client` is open."""
@@ -44,6 +50,7 @@ class SchedulerViews:
         self.name = config.server
         self.changed = asyncio.Event()
         self._namespace = config.namespace
+        self._config = config
         self._client = client
 
     async def moment(self, namespace: str) -> str:
@@ -57,3 +64,16 @@ class SchedulerViews:
             return await ask_view(self._client, replace(request, namespace=request.namespace or self._namespace))
         except (NoView, KubeError) as error:
             raise SourceAway(str(error)) from error
+
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        asked = replace(request, namespace=request.namespace or self._namespace)
+        try:
+            if not authorization:
+                return await ask_view(self._client, asked)
+            own = Files(token=authorization.partition(" ")[2].strip())
+            async with Client(replace(self._config, source=own), user_agent="dovetail-dashboard") as client:
+                return await ask_view(client, asked)
+        except NoSuchObject as error:
+            raise BadQuestion(400, str(error)) from error
+        except (NoView, KubeError) as error:
+            raise BadQuestion(503, str(error)) from error

@@ -72,6 +72,18 @@ export async function read(path) {
   return sheets.get(key) ?? null;
 }
 
+// The answer to a question with a body: {page, error}.
+export async function ask(path, question) {
+  try {
+    const reply = await fetch(dataLink(path, "json"), {
+      method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(question), cache: "no-store",
+    });
+    return await reply.json();
+  } catch {
+    return { page: null, error: "The dashboard does not answer." };
+  }
+}
+
 function hear(event) {
   if (event.id) lastId = event.id;
   if (event.name === "refused") {

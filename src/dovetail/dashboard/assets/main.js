@@ -8,12 +8,15 @@ import { Leases } from "/assets/pages/leases.js";
 import { Node } from "/assets/pages/node.js";
 import { Queue } from "/assets/pages/queue.js";
 import { Teams } from "/assets/pages/teams.js";
+import { WhatIf } from "/assets/pages/whatif.js";
 import { Keyboard } from "/assets/palette.js";
 import { go, link, parameter, useRoute } from "/assets/route.js";
 import { Time, toggleTimes } from "/assets/times.js";
 
-const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"]];
-const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node };
+const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/whatif", "What-if"]];
+const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, whatif: WhatIf };
+// What-if asks; what it offers for a choice is in the queues.
+const DATA = { whatif: "teams" };
 
 // The page of a path, its title and its data; null where there is none.
 function placeOf(path) {
@@ -25,7 +28,7 @@ function placeOf(path) {
     return null;
   }
   const listed = PAGES.find(([one]) => one === path);
-  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: path.slice(1) || "fleet" };
+  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path.slice(1)] ?? (path.slice(1) || "fleet") };
   if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: names.join("/") };
   if (names[0] === "node" && names.length === 2) return { page: "node", title: names[1], data: names.join("/") };
   return null;
