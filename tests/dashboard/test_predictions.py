@@ -21,6 +21,7 @@ apiVersion: batch/v1
 kind: Job
 metadata: {name: new}
 spec:
+  completionMode: Indexed
   completions: 2
   parallelism: 2
   template:
@@ -56,7 +57,7 @@ async def test_what_cannot_be_asked_has_its_reason() -> None:
         for change, why in (
             ({"type": "drain", "nodes": ["none"]}, "none"),
             ({"type": "quota", "queue": "none", "weight": 2}, "none"),
-            ({"type": "submitManifest", "manifest": "kind: ["}, "the manifest:1"),
+            ({"type": "submitManifest", "manifest": "kind: ["}, "is not YAML or JSON"),
             ({"type": "submitManifest", "manifest": "a: &a [x]\nb: " + "[*a, " * 300 + "]" * 300}, "the manifest"),
             ({"type": "submit", "objects": []}, "submit"),
             ({"type": "drain"}, "nodes"),
