@@ -41,7 +41,8 @@ class GridNode(Struct, frozen=True):
 
 class FleetPage(Struct, frozen=True):
     """`levels` are the label keys of the fabric that some node has, the widest first. `capacity` is what still fits, by
-    model; `stranded` are free GPUs that no waiting pod can use. At most `budget` nodes may be quarantined."""
+    model; `stranded` are free GPUs that no waiting pod can use. At most `budget` nodes may be quarantined. With
+    `fits_now` false the two are of an earlier moment: they take long, and are worked out again."""
 
     rows: ClassVar[str] = "nodes"
     levels: tuple[str, ...]
@@ -49,6 +50,7 @@ class FleetPage(Struct, frozen=True):
     capacity: tuple[FreeGpus, ...]
     stranded: StrandedGpus | None
     budget: int
+    fits_now: bool = True
 
 
 class QueuedJob(Struct, frozen=True):

@@ -59,11 +59,13 @@ MOST_AHEAD = 2_000
 
 
 class Asking(Protocol):
-    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. Raises SourceAway,
-    NoSuchObject, JsonError."""
+    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
+    long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError."""
+
+    again_s: float
 
     async def __call__(
-        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ...
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...
     ) -> T: ...
 
 
@@ -71,10 +73,10 @@ async def fleet(ask: Asking, fabric: Sequence[str], name: str) -> FleetPage:
     """The nodes, what holds their GPUs, and what still fits."""
     listed = await ask(NODE_LISTS, NodeList)
     held = await ask(GPU_HOLDERS, HeldGpus)
-    free = await ask(CAPACITIES, Free)
+    free = await ask(CAPACITIES, Free, seldom=True)
     levels, holders = _levels(listed.nodes, fabric), {one.node: one.holders for one in held.nodes}
     nodes = tuple(_fleet_node(one, levels, holders.get(one.node, ())) for one in listed.nodes)
-    return FleetPage(levels, nodes, free.gpus, free.stranded, listed.budget)
+    return FleetPage(levels, nodes, free.gpus, free.stranded, listed.budget, not ask.again_s)
 
 
 def _fleet_node(node: NodeHealthView, levels: Sequence[str], holders: Sequence[NodeHolder]) -> GridNode:
