@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,11 +18,16 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.access import OwnAccess
+from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
+from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.serve import bound, serving
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.test_app import OnlyTeamA
+from tests.dashboard.test_recorded_decisions import recording as recording
+from tests.dashboard.test_scheduler_metrics import Replica
 from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod, served
 from tools import chromium
 
@@ -237,6 +243,26 @@ async def test_what_a_change_would_do_is_asked_and_shown(browser: Browser) -> No
         await page.keyboard.press("Enter")
         await expect(page.locator("main")).to_contain_text("no controller")
         await shown.check()
+    await page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+async def test_the_scheduler_and_its_decisions(browser: Browser, width: int, scheme: str, recording: Path) -> None:
+    shown = await seen(browser, width, scheme)
+    page = shown.page
+    async with Replica() as url:
+        sources = SchedulerSources(SchedulerMetrics(url, lambda: NOW_MS), RecordedDecisions(recording))
+        async with served(FakeSource(*WORLD), scheduler=sources) as (client, _):
+            await shown.open(f"{url_of(client)}scheduler")
+            await expect(page.locator("main")).to_contain_text("NoNodeFits")
+            await shown.check()
+            await page.get_by_label("A decision").fill("run1-2")
+            await page.keyboard.press("Enter")
+            await expect(page.locator("h1")).to_have_text("Decision run1-2")
+            await expect(page.locator("tbody")).to_contain_text("ns/late")
+            await shown.check()
+            await page.go_back()
+            await expect(page.locator("h1")).to_have_text("Scheduler")
     await page.close()
 
 

@@ -16,6 +16,7 @@ from dovetail.core.json_text import decode_json
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
@@ -119,10 +120,13 @@ class FakeSource:
 
 @asynccontextmanager
 async def served(
-    source: ViewSource, accesses: Accesses | None = None, fabric: tuple[str, ...] = ("dovetail.dev/rack",)
+    source: ViewSource,
+    accesses: Accesses | None = None,
+    fabric: tuple[str, ...] = ("dovetail.dev/rack",),
+    scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
 ) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
     """A client of the pages, and their board."""
     board, listening = PageBoard(source, fabric, lambda: NOW_MS), bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    async with serving(board, accesses or OwnAccess(), listening), ClientSession(url) as client:
+    async with serving(board, accesses or OwnAccess(), listening, scheduler), ClientSession(url) as client:
         yield client, board

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import click
 
@@ -19,6 +20,12 @@ _OWN = ("127.0.0.1", "localhost", "[::1]")
 _log = logging.getLogger("dovetail.dashboard")
 
 
+def _url(value: str | None) -> str:
+    if value and not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{value!r} is no address such as http://127.0.0.1:10351/metrics")
+    return value or ""
+
+
 @click.command(name="dashboard")
 @cluster_options
 @address_option("--listen", LISTEN, "HOST:PORT for the pages; port 0 for a free one.")
@@ -31,11 +38,26 @@ _log = logging.getLogger("dovetail.dashboard")
     "--views-only", is_flag=True,
     help="Ask the running scheduler alone, and wait where there is none; without this the cluster is followed there.",
 )  # fmt: skip
+@click.option(
+    "--scheduler-metrics", metavar="URL", callback=lambda _c, _p, value: _url(value),
+    help="Where the scheduler has its metrics, for the page about it, as http://127.0.0.1:10351/metrics.",
+)  # fmt: skip
+@click.option(
+    "--recording", metavar="PATH", type=click.Path(exists=True, path_type=Path),
+    help="The recording of the scheduler: its decisions can be opened.",
+)  # fmt: skip
 @log_options
 def command(
-    source: ClusterSource, listen: str, authorize: bool, views_only: bool, log_level: str, log_format: str
-) -> None:  # fmt: skip
-    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases and what-if.
+    source: ClusterSource,
+    listen: str,
+    authorize: bool,
+    views_only: bool,
+    scheduler_metrics: str,
+    recording: Path | None,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases and what-if, and the scheduler.
 
     The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the
     kubeconfig, and nothing else can reach them. Runs until Ctrl-C.
@@ -66,10 +88,14 @@ def command(
         read, shown = source.read(), ", ".join(source.files)
         copy = CopiedCluster(shown, source.policy, source.scheduler_name, source.now_ms)
         copy.put_read(read)
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, copy=copy)
+        cluster = dashboard.ShownCluster(
+            source.policy, source.scheduler_name, copy=copy, metrics_url=scheduler_metrics, recording=recording
+        )
     else:
         shown = source.config.server
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, source.config, views_only=views_only)
+        cluster = dashboard.ShownCluster(
+            source.policy, source.scheduler_name, source.config, None, views_only, scheduler_metrics, recording
+        )
     try:
         serve(dashboard.run(cluster, listening, authorize=authorize, ready=ready), _log)
     except* (KubeError, OSError) as errors:

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -32,8 +34,11 @@ from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
+from dovetail.dashboard.page_types import DecisionPage, SchedulerPage
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
+from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
@@ -71,7 +76,14 @@ class _Headers:
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
+class SchedulerSources(Struct, frozen=True):
+    """What tells of the scheduler besides its views, None where that is not known."""
+
+    metrics: SchedulerMetrics | None = None
+    decisions: RecordedDecisions | None = None
+
+
+def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = SchedulerSources()) -> Starlette:  # noqa: B008
     """The application. It keeps the board up to date while it runs."""
     assets, streams = read_assets(), _Streams(board, accesses)
     shell = assets[_SHELL]
@@ -126,8 +138,33 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
         answer = msgspec.json.encode(SheetDocument(found.as_of_ms, found.answer, ""))
         return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
+    async def of_scheduler(request: Request) -> Response:
+        """The scheduler, or one of its decisions: totals and names of all namespaces."""
+        header, form = request.headers.get("authorization", ""), request.path_params["form"]
+        refused = await accesses.refusal(header, "")
+        if refused is not None:
+            return _failed(*refused)
+        decision = request.path_params.get("decision", "")
+        if form not in _FORMS or len(decision) > LONGEST_NAME:
+            return _failed(404, "there is no such page")
+        try:
+            page = await (_decision(scheduler, decision, header) if decision else _scheduler(scheduler))
+        except SourceAway as error:
+            return _failed(503, str(error))
+        except BadQuestion as error:
+            return _failed(error.status, str(error))
+        sheet = Sheet(0, page.now_ms, page)
+        if form == "csv":
+            return _csv(sheet, Topic("decision" if decision else "scheduler", decision))
+        return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
     own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
-    shown = [Route("/", page), Route("/whatif", page), *(Route(f"/{one}", page) for one in PAGES if one != "fleet")]
+    shown = [
+        Route("/", page),
+        Route("/whatif", page),
+        Route("/scheduler", page),
+        *(Route(f"/{one}", page) for one in PAGES if one != "fleet"),
+    ]
     return Starlette(
         routes=[
             *shown,
@@ -136,6 +173,9 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
             Route("/healthz", healthz),
             Route("/assets/{path:path}", asset),
             Route("/api/stream", streams.stream),
+            Route("/decision/{decision}", page),
+            Route("/api/scheduler.{form}", of_scheduler),
+            Route("/api/decision/{decision}.{form}", of_scheduler),
             Route("/api/whatif.json", whatif, methods=["POST"]),
             Route("/api/{page}.{form}", data),
             Route("/api/job/{namespace}/{name}.{form}", data),
@@ -157,6 +197,20 @@ def _running(board: PageBoard) -> Callable[[Starlette], AbstractAsyncContextMana
             await task
 
     return running
+
+
+async def _scheduler(sources: SchedulerSources) -> SchedulerPage:
+    """Raises SourceAway, BadQuestion."""
+    if sources.metrics is None:
+        raise BadQuestion(404, "where the scheduler has its metrics is not known: start with --scheduler-metrics URL")
+    return replace(await sources.metrics.page(), opens=sources.decisions is not None)
+
+
+async def _decision(sources: SchedulerSources, decision: str, user: str) -> DecisionPage:
+    """Raises BadQuestion."""
+    if sources.decisions is None:
+        raise BadQuestion(404, "there is no recording here: start with --recording PATH")
+    return await sources.decisions.page(decision, user)
 
 
 async def _body(request: Request, most_bytes: int) -> bytes | None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from dovetail.core.reasons import Expected
+from dovetail.recording.decided import RecordedRoom, RecordedWaiting
 from dovetail.views.free_types import FreeGpus, StrandedGpus
 from dovetail.views.held_types import NodeHolder
 from dovetail.views.lease_types import LeasesView
@@ -166,4 +167,71 @@ class LeasesPage(Struct, frozen=True):
         return self.view.leases
 
 
-AnyPage = FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage
+class Latency(Struct, frozen=True):
+    """How long `what` takes: `count` values, the median and the 99th percentile, None without values."""
+
+    what: str
+    count: int
+    median_s: float | None
+    p99_s: float | None
+
+
+class CacheAge(Struct, frozen=True):
+    """How long ago the scheduler last heard of a resource."""
+
+    resource: str
+    age_s: float
+
+
+class CountedRefusals(Struct, frozen=True):
+    """Refusals with a reason that were reported. `when` is whether waiting can help."""
+
+    reason: str
+    when: str
+    count: int
+    a_minute: float
+
+
+class CountedDecisions(Struct, frozen=True):
+    """Decisions of a kind."""
+
+    kind: str
+    count: int
+    a_minute: float
+
+
+class SchedulerPage(Struct, frozen=True):
+    """The scheduler at `now_ms`. Rates and latencies are of the last `window_s`, 0: latencies are of all since its
+    start. `pending` are gangs and lone pods that wait, by state. `opens`: decisions can be opened from a recording."""
+
+    rows: ClassVar[str] = "refusals"
+    now_ms: int
+    window_s: float
+    steps: int
+    latencies: tuple[Latency, ...]
+    cache: tuple[CacheAge, ...]
+    refusals: tuple[CountedRefusals, ...]
+    decisions: tuple[CountedDecisions, ...]
+    pending: tuple[tuple[str, int], ...]
+    reports_queued: int
+    recording_errors: int
+    opens: bool = False
+
+
+class DecisionPage(Struct, frozen=True):
+    """A step of the scheduler, as in `DecidedRun`. `place` is the file and the line of the recording."""
+
+    rows: ClassVar[str] = "waiting"
+    decision: str
+    now_ms: int
+    events: tuple[str, ...]
+    waiting: tuple[RecordedWaiting, ...]
+    decided: tuple[str, ...]
+    rooms: tuple[RecordedRoom, ...]
+    raised: str
+    place: str
+
+
+AnyPage = (
+    SchedulerPage | DecisionPage | FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage
+)

@@ -8,15 +8,18 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import uvicorn
 from msgspec import Struct
 
 from dovetail.core.policy import Policy
 from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
-from dovetail.dashboard.app import app_of
+from dovetail.dashboard.app import SchedulerSources, app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
+from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.sources import SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -29,13 +32,16 @@ _LAST_BYTES_S = 1
 
 class ShownCluster(Struct, frozen=True):
     """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler.
-    With `views_only` nothing but the running scheduler is asked."""
+    With `views_only` nothing but the running scheduler is asked. `metrics_url` is where that has its metrics, and
+    `recording` what it writes, where these are known."""
 
     policy: Policy
     ours: str
     config: ClusterConfig | None = None
     copy: CopiedCluster | None = None
     views_only: bool = False
+    metrics_url: str = ""
+    recording: Path | None = None
 
 
 def bound(address: str) -> socket.socket:
@@ -56,7 +62,11 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
             assert cluster.config is not None
             accesses = ReviewedAccess(Reviews(await stack.enter_async_context(Client(cluster.config))))
         board = PageBoard(source, cluster.policy.fabric, now_ms)
-        await stack.enter_async_context(serving(board, accesses, listening))
+        scheduler = SchedulerSources(
+            SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
+            RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
+        )
+        await stack.enter_async_context(serving(board, accesses, listening, scheduler))
         ready()
         await asyncio.get_running_loop().create_future()
 
@@ -96,9 +106,14 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(board: PageBoard, accesses: Accesses, listening: socket.socket) -> AsyncIterator[None]:
+async def serving(
+    board: PageBoard,
+    accesses: Accesses,
+    listening: socket.socket,
+    scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+) -> AsyncIterator[None]:
     config = uvicorn.Config(
-        app_of(board, accesses), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        app_of(board, accesses, scheduler), log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_LAST_BYTES_S, timeout_keep_alive=60, limit_concurrency=2048,
     )  # fmt: skip
     server = _Server(config)

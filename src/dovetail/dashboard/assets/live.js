@@ -190,11 +190,17 @@ export function useLive() {
   return live;
 }
 
-// The page at a path, kept up to date while it is shown: {document, status}, null until it is there.
-export function useSheet(path) {
+// The page at a path, kept up to date while it is shown: {document, status}, null until it is there. With `everyMs` no
+// stream tells of it: it is read so often, or with 0 once.
+export function useSheet(path, everyMs) {
   useLive();
   const key = keyOf(path);
   useEffect(() => {
+    if (everyMs !== undefined) {
+      read(path);
+      const timer = everyMs && setInterval(() => read(path), everyMs);
+      return () => clearInterval(timer);
+    }
     wanted.set(path, (wanted.get(path) ?? 0) + 1);
     renew();
     read(path);

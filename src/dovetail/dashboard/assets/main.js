@@ -1,22 +1,26 @@
 // The pages: which one is shown at which path, what is around it, and what is shown where there is no data.
 import { html, render, useEffect, useState } from "/assets/core.js";
 import { hasToken, live, useLive, useSheet, useToken } from "/assets/live.js";
+import { Decision } from "/assets/pages/decision.js";
 import { Fleet } from "/assets/pages/fleet.js";
 import { Job } from "/assets/pages/job.js";
 import { Jobs } from "/assets/pages/jobs.js";
 import { Leases } from "/assets/pages/leases.js";
 import { Node } from "/assets/pages/node.js";
 import { Queue } from "/assets/pages/queue.js";
+import { Scheduler } from "/assets/pages/scheduler.js";
 import { Teams } from "/assets/pages/teams.js";
 import { WhatIf } from "/assets/pages/whatif.js";
 import { Keyboard } from "/assets/palette.js";
 import { go, link, parameter, useRoute } from "/assets/route.js";
 import { Time, toggleTimes } from "/assets/times.js";
 
-const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/whatif", "What-if"]];
-const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, whatif: WhatIf };
+const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/whatif", "What-if"], ["/scheduler", "Scheduler"]];
+const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, whatif: WhatIf, scheduler: Scheduler, decision: Decision };
 // What-if asks; what it offers for a choice is in the queues.
 const DATA = { whatif: "teams" };
+// These are read again and again: no stream tells of them.
+const POLLED = { scheduler: 5000, decision: 0 };
 
 // The page of a path, its title and its data; null where there is none.
 function placeOf(path) {
@@ -30,6 +34,7 @@ function placeOf(path) {
   const listed = PAGES.find(([one]) => one === path);
   if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path.slice(1)] ?? (path.slice(1) || "fleet") };
   if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: names.join("/") };
+  if (names[0] === "decision" && names.length === 2) return { page: "decision", title: `Decision ${names[1]}`, data: names.join("/") };
   if (names[0] === "node" && names.length === 2) return { page: "node", title: names[1], data: names.join("/") };
   return null;
 }
@@ -69,7 +74,7 @@ function Access() {
 }
 
 function Page({ place }) {
-  const sheet = useSheet(place.data);
+  const sheet = useSheet(place.data, POLLED[place.page]);
   if (live.refused) return html`<${Access} />`;
   if (!sheet) return html`<p class="loading">Loading</p>`;
   const { page, error } = sheet.document;
