@@ -250,7 +250,8 @@ async def test_what_a_change_would_do_is_asked_and_shown(browser: Browser) -> No
 async def test_the_scheduler_and_its_decisions(browser: Browser, width: int, scheme: str, recording: Path) -> None:
     shown = await seen(browser, width, scheme)
     page = shown.page
-    async with Replica() as url:
+    replica = Replica()
+    async with replica as url:
         sources = SchedulerSources(SchedulerMetrics(url, lambda: NOW_MS), RecordedDecisions(recording))
         async with served(FakeSource(*WORLD), scheduler=sources) as (client, _):
             await shown.open(f"{url_of(client)}scheduler")
@@ -263,6 +264,11 @@ async def test_the_scheduler_and_its_decisions(browser: Browser, width: int, sch
             await shown.check()
             await page.go_back()
             await expect(page.locator("h1")).to_have_text("Scheduler")
+            replica.status = 503
+            await expect(page.locator(".old")).to_contain_text("the scheduler answers 503", timeout=20_000)
+            await expect(page.locator("main")).to_contain_text("NoNodeFits")
+            replica.status = 200
+            await expect(page.locator(".old")).to_have_count(0, timeout=20_000)
     await page.close()
 
 

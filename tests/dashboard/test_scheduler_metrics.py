@@ -26,8 +26,8 @@ dovetail_step_seconds_bucket{{le="+Inf"}} {steps}
 dovetail_step_seconds_count {steps}
 dovetail_step_seconds_sum 1
 # TYPE dovetail_refusals_total counter
-dovetail_refusals_total{{reason="NoNodeFits",when="later"}} {refused}
-dovetail_refusals_total{{reason="OverLimit",when="never"}} 4
+dovetail_refusals_total{{reason="NoNodeFits",when="NotYet"}} {refused}
+dovetail_refusals_total{{reason="OverLimit",when="Never"}} 4
 # TYPE dovetail_decisions_total counter
 dovetail_decisions_total{{kind="Bind"}} 7
 # TYPE dovetail_watch_staleness_seconds gauge
@@ -118,11 +118,10 @@ async def test_only_who_sees_all_namespaces_sees_the_scheduler() -> None:
                 headers = {"Authorization": f"Bearer {token}"}
                 async with client.get("/api/scheduler.json?namespace=team-a", headers=headers) as reply:
                     assert reply.status == status
-        async with served(FakeSource(), OwnAccess(), scheduler=sources) as (client, _):
-            async with client.get("/api/scheduler.csv") as reply:
-                assert (await reply.text()).splitlines()[:2] == [
-                    "reason,when,count,a_minute", "NoNodeFits,later,10,0.0",
-                ]  # fmt: skip
+        own = served(FakeSource(), OwnAccess(), scheduler=sources)
+        async with own as (client, _), client.get("/api/scheduler.csv") as reply:
+            lines = (await reply.text()).splitlines()
+            assert lines[:2] == ["reason,when,count,a_minute", "NoNodeFits,NotYet,10,0.0"]
     async with served(FakeSource()) as (client, _), client.get("/api/scheduler.json") as reply:
         assert reply.status == 404 and "--scheduler-metrics URL" in (await reply.json())["error"]
     assert SchedulerPage.rows == "refusals"

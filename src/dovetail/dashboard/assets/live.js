@@ -47,6 +47,14 @@ export function dataLink(path, form) {
 
 const keyOf = (path) => `${parameter("namespace")}|${path}`;
 
+// Of a page of which no stream tells: since when it is not answered, and why; "" for one that is.
+function silence(path, why) {
+  const { [path]: known, ...others } = live.silent;
+  if (!why && !known) return;
+  live.silent = why ? { ...others, [path]: { why, since_ms: known?.since_ms ?? nowMs() } } : others;
+  heard();
+}
+
 // The page as it is now; null where it cannot be had.
 export async function read(path) {
   const key = keyOf(path);
@@ -56,13 +64,16 @@ export async function read(path) {
   try {
     reply = await fetch(dataLink(path, "json"), { headers: asked, cache: "no-store" });
   } catch {
+    if (!wanted.has(path)) silence(path, "the connection to the dashboard is lost");
     return before ?? null;
   }
+  if (!wanted.has(path)) silence(path, "");
   if (reply.status === 304) return before;
   const document = await reply.json().catch(() => ({ page: null, error: `the server answers ${reply.status}` }));
   if (reply.status === 401 || reply.status === 403) {
     Object.assign(live, { refused: document.error, status: reply.status });
   } else if (reply.status === 503 && before?.document.page) {
+    if (!wanted.has(path)) silence(path, document.error);
     return before;
   } else {
     live.refused = "";

@@ -39,18 +39,22 @@ function placeOf(path) {
   return null;
 }
 
-function Status({ data }) {
+function Status({ data, polled }) {
   useLive();
+  if (polled !== undefined && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> ${polled ? `read every ${polled / 1000} s` : "as recorded"}</span>`;
   if (live.state === "live" && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> live</span>`;
   if (live.state === "connecting") return html`<span class="status" role="status">connecting</span>`;
   return html`<span class="status wait" role="status"><span aria-hidden="true">▲</span> not up to date</span>`;
 }
 
-function Old({ data }) {
+function Old({ data, polled }) {
   useLive();
   const silence = live.silent[data];
-  if (live.state === "lost") {
+  if (live.state === "lost" && polled === undefined) {
     return html`<p class="old" role="alert">The connection to the dashboard is lost since <${Time} ms=${live.sinceMs + live.offsetMs} />. What is shown is as old as that; it is tried again.</p>`;
+  }
+  if (silence && polled !== undefined) {
+    return html`<p class="old" role="alert">This page is not answered since <${Time} ms=${silence.since_ms} />: ${silence.why}. What is shown is as old as that.</p>`;
   }
   if (silence) {
     return html`<p class="old" role="alert">${live.source} does not answer this page since <${Time} ms=${silence.since_ms} />: ${silence.why}. What is shown is as old as that.</p>`;
@@ -100,8 +104,8 @@ function App() {
       <nav aria-label="Pages">${PAGES.map(([one, name]) => html`<a href=${link(one)} aria-current=${one === path ? "page" : undefined}>${name}</a>`)}</nav>
       <span class="tools">${namespace && html`<span class="tag">namespace ${namespace}</span>`}
         ${hasToken() && html`<button type="button" class="quiet" onClick=${() => useToken("")}>Forget token</button>`}
-        <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} /></span></header>
-    <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} />
+        <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} polled=${POLLED[place?.page]} /></span></header>
+    <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} polled=${POLLED[place?.page]} />
       ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.data}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
     <footer>${live.source && html`<bdi>${live.source}</bdi>`}</footer>`;
 }

@@ -12,7 +12,7 @@ function seconds(value) {
 
 const REFUSALS = [
   { key: "reason", title: "Reason", value: (one) => one.reason },
-  { key: "when", title: "Can waiting help", value: (one) => (one.when === "never" ? "no" : "yes") },
+  { key: "when", title: "Can waiting help", value: (one) => (one.when === "Never" ? "no" : "yes") },
   { key: "rate", title: "In a minute", num: true, value: (one) => one.a_minute, cell: (one) => rounded(one.a_minute) },
   { key: "count", title: "Since its start", num: true, value: (one) => one.count, cell: (one) => rounded(one.count) },
 ];
@@ -46,7 +46,7 @@ export function Scheduler({ page }) {
       <div class="card"><h2>Its cache</h2><p class="big">${oldest ? seconds(oldest.age_s) : "–"} <small>since it last heard of ${oldest?.resource ?? "anything"}</small></p>
         <p>The resource that is silent for longest.</p></div>
       <div class="card"><h2>It has to do</h2><p class="big">${rounded(waiting)} <small>gangs and lone pods wait</small></p>
-        <p class="parts">${page.pending.map(([state, number]) => html`<span>${rounded(number)} ${state}</span>`)}<span>${rounded(page.reports_queued)} reports not written</span></p></div>
+        <p class="parts">${page.pending.map(([state, number]) => html`<span>${rounded(number)} ${state}</span>`)}<span>${count(page.reports_queued, "report")} to write</span></p></div>
     </section>
     ${page.recording_errors > 0 && html`<p class="old" role="alert">Its recording has ended with an error: the log of the scheduler has the cause.</p>`}
     <p class="dim">${page.window_s ? `Rates and latencies are those of the last ${span(page.window_s * 1000)}.` : "Latencies are those since its start; rates appear after the second look."} ${rounded(page.steps)} steps since its start.</p>
