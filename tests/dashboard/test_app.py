@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from io import StringIO
 
 import pytest
 
-from dovetail.dashboard.access import SEES, Right, wrong_namespace
+from dovetail.dashboard.access import Right, wrong_namespace
 from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.board import Topic
 from dovetail.dashboard.pages import PAGES
@@ -25,7 +26,7 @@ WORLD = (
 class OnlyTeamA:
     """The bearer of `admin` sees all, that of `a` the namespace team-a."""
 
-    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
+    async def refusal(self, authorization: str, namespace: str, needed: Collection[Right] = ()) -> Refusal | None:
         if authorization == "Bearer admin" or (authorization, namespace) == ("Bearer a", "team-a"):
             return wrong_namespace(namespace)
         return (403, "no") if authorization else (401, "a bearer token is needed")

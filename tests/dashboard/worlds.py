@@ -20,7 +20,7 @@ from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
-from dovetail.dashboard.sources import SourceAway, ViewSource
+from dovetail.dashboard.sources import PredictingSource, SourceAway
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
 from dovetail.kube.objects.views import ViewDocument
@@ -120,7 +120,7 @@ class FakeSource:
 
 @asynccontextmanager
 async def served(
-    source: ViewSource,
+    source: PredictingSource,
     accesses: Accesses | None = None,
     fabric: tuple[str, ...] = ("dovetail.dev/rack",),
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008

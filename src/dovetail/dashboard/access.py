@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Protocol
 
 from msgspec import Struct
@@ -40,15 +41,19 @@ PREDICTS = Right("create", WHAT_IFS)
 class Accesses(Protocol):
     """Decides what is shown."""
 
-    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
-        """Why a request with this Authorization header has not this right in this namespace ("": all): an HTTP status
-        and a text; None: it has."""
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Right] = ()
+    ) -> Refusal | None:  # fmt: skip
+        """Why a request with this Authorization header may not see this namespace ("": all), or has not there what is
+        `needed` besides: an HTTP status and a text; None: it may."""
 
 
 class OwnAccess:
     """All requests may see all that the kubeconfig may."""
 
-    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Right] = ()
+    ) -> Refusal | None:  # fmt: skip
         return wrong_namespace(namespace)
 
 
@@ -58,8 +63,15 @@ class ReviewedAccess:
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
 
-    async def refusal(self, authorization: str, namespace: str, right: Right = SEES) -> Refusal | None:
-        return wrong_namespace(namespace) or await self._reviews.refusal(authorization, _access(right, namespace))
+    async def refusal(
+        self, authorization: str, namespace: str, needed: Collection[Right] = ()
+    ) -> Refusal | None:  # fmt: skip
+        if refused := wrong_namespace(namespace):
+            return refused
+        for right in (SEES, *needed):
+            if refused := await self._reviews.refusal(authorization, _access(right, namespace)):
+                return refused
+        return None
 
 
 def wrong_namespace(namespace: str) -> Refusal | None:

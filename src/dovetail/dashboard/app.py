@@ -125,7 +125,7 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
         if why := foreign(request.headers, request.headers.get("host", "")):
             return _failed(403, why)
-        refused = await accesses.refusal(header, namespace, PREDICTS)
+        refused = await accesses.refusal(header, namespace, (PREDICTS,))
         if refused is not None:
             return _failed(*refused)
         body = await _body(request, MOST_BYTES)

@@ -29,7 +29,7 @@ from msgspec import Struct
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.sheets import Sheet
-from dovetail.dashboard.sources import SourceAway, ViewSource
+from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
@@ -122,7 +122,7 @@ class Pace:
 class PageBoard:
     """Of one source. `fabric` are label keys, the widest first. `clock_ms` is the time that is shown."""
 
-    def __init__(self, source: ViewSource, fabric: Sequence[str], clock_ms: Callable[[], int]) -> None:
+    def __init__(self, source: PredictingSource, fabric: Sequence[str], clock_ms: Callable[[], int]) -> None:
         self.source = source
         self.closed = False
         self.id = secrets.token_hex(4)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dovetail.aggregated.question import BadQuestion
 from dovetail.core.json_text import JsonError, decode_json
-from dovetail.dashboard.sources import ViewSource
+from dovetail.dashboard.sources import PredictingSource
 from dovetail.kube.manifests.documents import ManifestError, documents_in
 from dovetail.kube.manifests.workloads import expanded
 from dovetail.kube.objects.views import WHAT_IFS, ViewDocument
@@ -52,7 +52,7 @@ class AskedChange(Struct, frozen=True, rename="camel"):
     change: SubmitManifest | DrainNodes | AddNodesLike | ChangeQuota | StopQueue | ResumeQueue
 
 
-async def predict(source: ViewSource, body: bytes, namespace: str, authorization: str) -> ViewDocument:
+async def predict(source: PredictingSource, body: bytes, namespace: str, authorization: str) -> ViewDocument:
     """The answer to a viewer with this Authorization header, that may see `namespace` ("": all). Raises BadQuestion."""
     try:
         asked = decode_json(body, AskedChange).change

@@ -20,7 +20,7 @@ from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
-from dovetail.dashboard.sources import SchedulerViews, ViewSource
+from dovetail.dashboard.sources import PredictingSource, SchedulerViews
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reviews import Reviews
@@ -71,7 +71,7 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
         await asyncio.get_running_loop().create_future()
 
 
-async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> ViewSource:
+async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> PredictingSource:
     """The running scheduler where the API server has its views, else a copy of the cluster."""
     if cluster.copy is not None:
         return cluster.copy

@@ -38,6 +38,10 @@ class ViewSource(Protocol):
     async def ask(self, request: ViewRequest) -> ViewDocument:
         """The answer. Raises SourceAway, NoSuchObject."""
 
+
+class PredictingSource(ViewSource, Protocol):
+    """A source about the cluster as it is, which also answers what a change would do."""
+
     async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
         """The answer to a question with a body, asked by a viewer with this Authorization header ("": by our own
         user). Raises BadQuestion."""
