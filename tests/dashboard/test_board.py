@@ -180,7 +180,7 @@ async def test_what_takes_long_comes_after_the_page(monkeypatch: pytest.MonkeyPa
         assert _fleet(await board.sheet(FLEET)) == ([3], 5, True)
         await stream.events.aclose()
     source.put(node("a"))
-    assert _fleet(await board.sheet(FLEET)) == ([0], 8, True), "who reads it once gets no old part"
+    assert _fleet(await board.sheet(FLEET)) == ([0], 8, True), "what is read once has no old part"
 
 
 def test_after_a_pause_changes_are_shown_at_once_and_many_take_a_part_of_a_core() -> None:

@@ -35,7 +35,7 @@ def recording(tmp_path: Path) -> Path:
     return tmp_path / "r"
 
 
-async def test_it_is_decided_again_with_who_waited_and_what_had_happened(recording: Path) -> None:
+async def test_it_is_decided_again_with_the_jobs_that_waited_and_what_had_happened(recording: Path) -> None:
     page = await RecordedDecisions(recording).page("run1-2", "")
     assert (page.decision, page.now_ms, page.place) == ("run1-2", 2 * HOUR_MS, "000001.jsonl, line 3")
     assert [one.job for one in page.waiting] == ["ns/late"] and "PodChanged ns/late" in page.events
@@ -64,7 +64,7 @@ async def test_what_cannot_be_opened_has_its_reason(recording: Path, monkeypatch
     assert raised.value.status == 429
 
 
-async def test_only_who_sees_all_namespaces_opens_one(recording: Path) -> None:
+async def test_only_users_of_all_namespaces_open_one(recording: Path) -> None:
     sources = SchedulerSources(decisions=RecordedDecisions(recording))
     async with served(FakeSource(), OnlyTeamA(), scheduler=sources) as (client, _):
         for token, status in (("a", 403), ("admin", 200)):

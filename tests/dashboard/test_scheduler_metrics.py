@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page about the scheduler: rates and latencies of its metrics, of the replica that leads; and who may see it."""
+"""The page about the scheduler: rates and latencies of its metrics, of the replica that leads; and which users may
+see it."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ async def test_a_replica_that_does_not_lead_is_not_shown(monkeypatch: pytest.Mon
         await SchedulerMetrics(url, lambda: NOW_MS).page()
 
 
-async def test_only_who_sees_all_namespaces_sees_the_scheduler() -> None:
+async def test_only_users_of_all_namespaces_see_the_scheduler() -> None:
     async with Replica() as url:
         sources = SchedulerSources(SchedulerMetrics(url, lambda: NOW_MS))
         async with served(FakeSource(), OnlyTeamA(), scheduler=sources) as (client, _):

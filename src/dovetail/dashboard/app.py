@@ -77,7 +77,7 @@ class _Headers:
 
 
 class SchedulerSources(Struct, frozen=True):
-    """What tells of the scheduler besides its views, None where that is not known."""
+    """What is known of the scheduler besides its views, None where it is not."""
 
     metrics: SchedulerMetrics | None = None
     decisions: RecordedDecisions | None = None
