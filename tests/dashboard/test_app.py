@@ -14,7 +14,7 @@ from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.board import Topic
 from dovetail.dashboard.pages import PAGES
 from dovetail.kube.api.reviews import Refusal
-from tests.dashboard.worlds import FakeSource, node, pod, served
+from tests.dashboard.worlds import FakeSource, node, pod, served, wiring
 
 WORLD = (
     node("a", rack="r1"), node("b", rack="r2"),
@@ -149,3 +149,17 @@ async def test_a_stream_names_its_pages() -> None:
 )
 def test_the_paths_of_pages(path: str, topic: Topic | None) -> None:
     assert topic_of(path, "") == topic
+
+
+async def test_the_nodes_of_a_job_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = (node("b"), wiring("b", switched=False), pod("one", 1, on="b"), pod("two", 1, on="b"))
+    async with served(FakeSource(*world)) as (client, _):
+        async with client.get("/api/job/team-a/one.json") as reply:
+            page = (await reply.json())["page"]
+        topology = page["wiring"]["b"]
+        assert topology["nvlinks"][0][:3] == [0, 12, 0] and topology["sets"] == []
+        assert [nic["levels"][0] for nic in topology["nics"]] == ["PIX", "NODE", "SYS", "SYS"]
+        monkeypatch.setattr("dovetail.dashboard.pages.MOST_DRAWN", 0)
+        async with client.get("/api/job/team-a/two.json") as reply:
+            page = (await reply.json())["page"]
+        assert page["nodes"][0]["node"] == "b" and page["wiring"] == {} and page["drawn"] == 0

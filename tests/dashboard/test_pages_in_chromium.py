@@ -16,6 +16,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from dovetail.cli.demo.past import write_past
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.access import OwnAccess
 from dovetail.dashboard.app import SchedulerSources
@@ -23,12 +24,13 @@ from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.serve import bound, serving
+from dovetail.kube.objects.history import QUESTION
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.test_app import OnlyTeamA
 from tests.dashboard.test_recorded_decisions import recording as recording
 from tests.dashboard.test_scheduler_metrics import Replica
-from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod, served
+from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served, wiring
 from tools import chromium
 
 pytestmark = [pytest.mark.chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -36,25 +38,26 @@ AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 HOSTILE = "<img src=x onerror=hacked()><script>hacked()</script>&amp; \u202eتسر\u2066 🦊 ${hacked()} =1+1 " + "x" * 300
 """What a tenant might write."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
-KEPT = frozenset({"state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels"})
+KEPT = frozenset({
+    "state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels", "by", "idle",
+    "verdict", "workload", "outcome",
+})  # fmt: skip
 """Fields that are words of the scheduler, not of users, and those that pages of several answers are put together by."""
 WORLD = (
-    node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"),
+    node("a", rack="r1", block="b1"), node("b", rack="r2", block="b1"), wiring("a"), wiring("b", switched=False),
     pod("runs", 2, on="a"), pod("waits", 9), pod("small", 1), pod("secret-name", 4, namespace="team-b", on="b"),
 )  # fmt: skip
 PATHS = (
-    "",
-    "?view=table",
-    "queue",
-    "jobs",
-    "teams",
-    "leases",
-    "whatif",
-    "whatif?kind=quota",
-    "job/team-a/runs",
-    "job/team-a/waits",
-    "node/a",
-)
+    "", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a", "waste",
+    "whatif", "cost", "node/b", "whatif?kind=quota", "cost?by=node&period=7d",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("past") / "history.db"
+    write_past(path, NOW_MS)
+    return path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -106,6 +109,17 @@ class HostileSource(FakeSource):
         return replace(found, answer=msgspec.Raw(msgspec.json.encode(answer)))
 
 
+class HostilePast(FakePast):
+    """The same of the past, but for the names of days."""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        found = await super().ask(request)
+        if '"by":"day"' in request.query.get(QUESTION, ""):
+            return found
+        answer = _hostile(decode_json(found.answer, dict[str, Any]), "")
+        return replace(found, answer=msgspec.Raw(msgspec.json.encode(answer)))
+
+
 def _hostile(value: Any, key: str) -> Any:
     if isinstance(value, dict):
         return {name: one if name in KEPT else _hostile(one, name) for name, one in value.items()}
@@ -119,20 +133,20 @@ def url_of(client: Any) -> str:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-async def test_every_page_can_be_used_by_all(browser: Browser, width: int, scheme: str) -> None:
+async def test_every_page_can_be_used_by_all(browser: Browser, past: Path, width: int, scheme: str) -> None:
     shown = await seen(browser, width, scheme)
-    async with served(FakeSource(*WORLD)) as (client, _):
+    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
         for path in PATHS:
             await shown.open(f"{url_of(client)}{path}")
             await shown.check()
     await shown.page.close()
 
 
-async def test_no_text_of_a_cluster_is_markup(browser: Browser) -> None:
+async def test_no_text_of_a_cluster_is_markup(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     await shown.page.add_init_script("window.hacked = () => { window.wasHacked = true; }")
-    async with served(HostileSource(*WORLD)) as (client, _):
-        for path in ("", "?view=table", "queue", "jobs", "teams", "leases"):
+    async with served(HostileSource(*WORLD), past=HostilePast(past)) as (client, _):
+        for path in ("", "?view=table", "queue", "jobs", "teams", "leases", "waste", "cost?by=job"):
             await shown.open(f"{url_of(client)}{path}")
             if path not in ("teams", "leases"):
                 await expect(shown.page.locator("main")).to_contain_text("<img src=x onerror=hacked()>")
@@ -151,6 +165,9 @@ async def test_without_anything_a_page_shows_what_to_do(browser: Browser) -> Non
         for path in ("", "queue", "jobs", "leases"):
             await shown.open(f"{url_of(client)}{path}")
             await expect(shown.page.locator(".empty code").first).to_contain_text("dovetail")
+        for path in ("waste", "cost"):
+            await shown.open(f"{url_of(client)}{path}")
+            await expect(shown.page.locator(".empty")).to_contain_text("--store FILE")
         await shown.open(f"{url_of(client)}job/team-a/gone")
         await expect(shown.page.locator("main")).to_contain_text("It is not there.")
         await shown.page.goto(f"{url_of(client)}no/such/page")
@@ -193,6 +210,96 @@ async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: B
         await expect(page.locator("tbody tr")).to_have_count(200)
         await page.get_by_role("button", name="Show all 1000 nodes").click()
         await expect(page.locator("tbody tr")).to_have_count(1000)
+    await page.close()
+
+
+async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    world = (*WORLD, pod("finetune", 8, namespace="research", on="b"))
+    async with served(FakeSource(*world), past=FakePast(past)) as (client, _):
+        await shown.open(f"{url_of(client)}job/research/finetune")
+        wiring = page.locator("svg.wiring")
+        await expect(wiring).to_have_attribute(
+            "aria-label", re.compile("NVLinks: 0 to 1, 12; .*NIC 3, 50 GB/s: PIX to GPUs 6, 7")
+        )
+        await expect(page.locator(".domain h3")).to_contain_text("r2")
+        await expect(page.locator(".lane")).to_have_count(2)
+        await expect(page.locator(".track").first).to_have_attribute(
+            "aria-label", re.compile("waited 30m, started up 2m, ran 2d")
+        )
+        await expect(page.locator(".steps")).to_contain_text("finetune-1-0 preempted: preempted for product/serve")
+        await expect(page.get_by_text("5,834.24 USD")).to_be_visible()
+        await shown.check()
+        await shown.open(f"{url_of(client)}job/team-a/waits")
+        await expect(page.locator(".steps")).to_contain_text("submitted")
+        await expect(page.locator("main")).to_contain_text("The history has no record of it")
+        await shown.open(f"{url_of(client)}node/a")
+        await expect(wiring).to_have_attribute("aria-label", re.compile("NVLink switches between all of them"))
+        await shown.open(url_of(client))
+        await expect(page.locator(".cards")).to_contain_text("USD wasted, of 220.16")
+        await shown.check()
+    await page.close()
+
+
+async def test_teams_have_their_last_days(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    own = {"namespaces": {"names": ["research"]}}
+    world = (
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "research"}},
+        {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "research"}, "spec": own},
+        node("a"),
+    )  # fmt: skip
+    async with served(FakeSource(*world), past=FakePast(past)) as (client, _):
+        await shown.open(f"{url_of(client)}teams")
+        line = shown.page.locator(".spark")
+        await expect(line).to_have_attribute("aria-label", re.compile("2027-01-08: 456 allocated, 323.3 used"))
+        await expect(line.locator("polyline")).to_have_count(2)
+        await shown.check()
+    await shown.page.close()
+
+
+async def test_on_paper_a_page_is_whole(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
+        for path in PATHS:
+            await shown.open(f"{url_of(client)}{path}")
+            await page.emulate_media(media="print", color_scheme="dark")
+            await expect(page.locator("header")).to_be_hidden()
+            assert (
+                await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+                == "rgb(255, 255, 255)"
+            )
+            assert (await page.pdf(format="A4")).startswith(b"%PDF")
+            await page.emulate_media(media="screen", color_scheme="light")
+    await page.close()
+
+
+async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Browser, past: Path) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
+        await shown.open(f"{url_of(client)}cost")
+        await expect(page.locator("tbody tr").first).to_contain_text("research")
+        await expect(page.get_by_role("region", name="Budgets")).to_contain_text("31,000.00")
+        await page.get_by_label("By").focus()
+        await page.get_by_label("By").select_option("job")
+        await expect(page).to_have_url(re.compile(r"/cost\?by=job$"))
+        await expect(page.locator("tbody a").first).to_have_attribute("href", "/job/research/pretrain-7b")
+        await expect(page.get_by_label("By")).to_be_focused()
+        await page.get_by_label("Period", exact=True).and_(page.locator("input")).fill("yesterday")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".empty")).to_contain_text("yesterday")
+        await page.get_by_role("button", name="7d").click()
+        await expect(page).to_have_url(re.compile(r"/cost\?by=job&period=7d$"))
+        await expect(page.get_by_role("region", name="Costs").locator("tbody tr")).to_have_count(10)
+        await shown.open(page.url)
+        await expect(page.get_by_role("region", name="Costs").locator("tbody tr")).to_have_count(10)
+        await page.emulate_media(media="print")
+        await expect(page.locator("form.bar")).to_be_hidden()
+        await expect(page.get_by_role("table", name="Costs")).to_be_visible()
+    assert not shown.errors or all("404" in one for one in shown.errors)
     await page.close()
 
 

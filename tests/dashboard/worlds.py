@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import ClientSession
 
 from dovetail.aggregated.question import BadQuestion, Reply
@@ -15,15 +17,19 @@ from dovetail.core.cycle import enter
 from dovetail.core.json_text import decode_json
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
+from dovetail.cost.price_sources import PriceSources
 from dovetail.dashboard.access import Accesses, OwnAccess
 from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
-from dovetail.dashboard.sources import PredictingSource, SourceAway
+from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
+from dovetail.historyserver.server import answered
+from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
-from dovetail.kube.objects.views import ViewDocument
+from dovetail.kube.objects.views import ViewDocument, ViewMeta
+from dovetail.kube.queue_budgets import QueueBudgetUse, QueueBudgetUses
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
 from dovetail.viewserver.answers import ViewAnswers
 
@@ -41,6 +47,29 @@ def node(name: str, gpus: int = 8, **labels: str) -> Object:
         "status": {
             "capacity": amounts, "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }  # fmt: skip
+
+
+def wiring(name: str, switched: bool = True) -> Object:
+    """The GPUNode of a node of 8 GPUs in two NUMA nodes, with NVLinks by switches or between pairs, and four NICs."""
+    other = [[0 if a == b else 18 if switched else 12 * (a // 2 == b // 2) for b in range(8)] for a in range(8)]
+    levels = [
+        ["PIX" if gpu // 2 == nic else "NODE" if gpu // 4 == nic // 2 else "SYS" for gpu in range(8)]
+        for nic in range(4)
+    ]
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name},
+        "status": {
+            "gpus": [
+                {"index": gpu, "uuid": f"GPU-{name}-{gpu}", "product": "H100", "numaNode": gpu // 4, "healthy": True}
+                for gpu in range(8)
+            ],
+            "nvlinks": other,
+            "nics": [
+                {"name": f"mlx5_{nic}", "numaNode": nic // 2, "speedMBps": 50_000, "rdma": True, "levels": levels[nic]}
+                for nic in range(4)
+            ],
         },
     }  # fmt: skip
 
@@ -118,15 +147,52 @@ class FakeSource:
         return decode_json(reply.body, ViewDocument)
 
 
+BUDGETS = QueueBudgetUses(
+    NOW_MS, 2,
+    (
+        QueueBudgetUse(
+            "research", "USD", "Month", "Hold", NOW_MS - 14 * 86_400_000, NOW_MS + 16 * 86_400_000, 40_000_000_000,
+            31_000_000_000, NOW_MS, 66_000_000_000, NOW_MS + 4 * 86_400_000,
+        ),
+        QueueBudgetUse("product", "GPU-hours", "Month", "Report", NOW_MS, NOW_MS + 86_400_000, 2_000_000_000),
+    ),
+)  # fmt: skip
+"""What FakePast has of budgets."""
+
+
+class FakePast:
+    """Answers from a file, in this process, and keeps what it is asked."""
+
+    name = "the history of https://cluster.example"
+
+    def __init__(self, store: Path) -> None:
+        self.changed = asyncio.Event()
+        self.asked: list[ViewRequest] = []
+        self._store = store
+
+    async def moment(self, namespace: str) -> str:
+        return ""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        self.asked.append(request)
+        if request.resource == QUEUES:
+            return ViewDocument("v1", "Queue", ViewMeta(""), NOW_MS, 0, "", msgspec.Raw(msgspec.json.encode(BUDGETS)))
+        reply = answered(self._store, PriceSources(), question_of(request))
+        if reply.status != 200:
+            raise NoSuchObject(reply.body.decode())
+        return decode_json(reply.body, ViewDocument)
+
+
 @asynccontextmanager
 async def served(
     source: PredictingSource,
     accesses: Accesses | None = None,
     fabric: tuple[str, ...] = ("dovetail.dev/rack",),
+    past: ViewSource | None = None,
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
 ) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
     """A client of the pages, and their board."""
-    board, listening = PageBoard(source, fabric, lambda: NOW_MS), bound("127.0.0.1:0")
+    board, listening = PageBoard(source, fabric, lambda: NOW_MS, past), bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
     async with serving(board, accesses or OwnAccess(), listening, scheduler), ClientSession(url) as client:
         yield client, board

@@ -13,10 +13,11 @@ import click
 from msgspec.structs import replace
 
 from dovetail.cli.console import Console
-from dovetail.cli.cost_columns import COST, HELD, PLACED, REPORT, SHARED, cost_lines, use_lines
+from dovetail.cli.cost_columns import COST, HELD, PLACED, REPORT, SHARED
 from dovetail.cli.history_options import covered, time_text
 from dovetail.cli.listing import ListColumns, ListForm, ListPrinter, arranged, csv_cell
 from dovetail.cli.output import count, foreign, printable, span
+from dovetail.cost.cost_lines import cost_lines, use_lines
 from dovetail.cost.costs import PPM, CostAnswer, Coverage
 from dovetail.cost.focus import COLUMNS, FocusPart
 from dovetail.cost.group_sums import OTHERS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.cli.cluster import run
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
@@ -120,29 +121,44 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options; the command gets a `source` in their place."""
 
     @wraps(command)
-    def sourced(
-        store: Path | None, prometheus: str, matchers: str, kubeconfig: str | None, context: str | None, **rest: Any
-    ) -> None:  # fmt: skip
-        login = {name: rest.pop(name) for name in ("token", "authority", "tenant")}
-        chosen = {"--store": store, "--prometheus": prometheus, "--kubeconfig": kubeconfig, "--context": context}
-        first, *more = [option for option, value in chosen.items() if value] or [""]
-        if more and first in ("--store", "--prometheus"):
-            raise click.UsageError(f"{first} and {more[0]} both choose the history: use one of them")
-        if matchers and not prometheus:
-            raise click.UsageError("--prometheus-match goes with --prometheus")
-        config = None
-        if store is None and not prometheus:
+    def sourced(past: HistorySource, kubeconfig: str | None, context: str | None, **rest: Any) -> None:
+        if past.asks:
             try:
-                config = config_of(kubeconfig, context)
+                past = replace(past, config=config_of(kubeconfig, context))
             except click.ClickException as error:
                 raise click.ClickException(f"{error.message}; --store reads a file") from error
-        access = access_of(prometheus, **login) if prometheus else None
-        command(source=HistorySource(store, config, prometheus=access, matchers=matchers), **rest)
+        else:
+            read = "--store" if past.store is not None else "--prometheus"
+            for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
+                if value:
+                    raise click.UsageError(_twice(read, option))
+        command(source=past, **rest)
 
-    found: Callable[..., None] = kubeconfig_options(sourced)
+    return past_options(kubeconfig_options(sourced))
+
+
+def past_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a history that is read here, for commands that choose their cluster by others; the command gets a
+    `past` in their place, which has no cluster."""
+
+    @wraps(command)
+    def chosen(store: Path | None, prometheus: str, matchers: str, **rest: Any) -> None:
+        login = {name: rest.pop(name) for name in ("token", "authority", "tenant")}
+        if store is not None and prometheus:
+            raise click.UsageError(_twice("--store", "--prometheus"))
+        if matchers and not prometheus:
+            raise click.UsageError("--prometheus-match goes with --prometheus")
+        access = access_of(prometheus, **login) if prometheus else None
+        command(past=HistorySource(store, None, prometheus=access, matchers=matchers), **rest)
+
+    found: Callable[..., None] = chosen
     for option in reversed(_OPTIONS):
         found = option(found)
     return found
+
+
+def _twice(first: str, second: str) -> str:
+    return f"{first} and {second} both choose the history: use one of them"
 
 
 def _matchers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:

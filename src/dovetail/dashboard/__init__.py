@@ -3,6 +3,8 @@
 
 - `sources`: what answers questions: the running scheduler, or `copied_cluster`, our own copy of the cluster.
 - `pages`: what each page shows, as values (`page_types`) made of those answers; `gpu_cells`: the GPUs of a node.
+- `past_sources`: what answers about the past: the collector, or a history that is read here, in `past_process`;
+  `past_pages`, `past_page_types`: the pages of it.
 - `board`: the pages that somebody has open, each asked for once per change and shared by all; `streams`: how a viewer
   hears of changes. `sheets`: a page as JSON and as CSV.
 - `predictions`: what viewers ask about a change. `access`: what a request may see and ask. `app`: the routes, over

@@ -7,13 +7,14 @@ Rules
 - `ReviewedAccess`, in a cluster: the API server authenticates the token of each request and decides whether its user
   may list the views, of the cluster or of the namespace that the request names. Commands need that right, too.
 - To ask what a change would do, its user needs the right to create the question (`PREDICTS`).
+- Pages about the past need the right to list what they are made of besides.
 - Without that right nothing is shown, and the message is the same whether there is such a namespace or not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from msgspec import Struct
@@ -36,6 +37,11 @@ SEES = Right("list", NODE_LISTS)
 """To see the pages."""
 PREDICTS = Right("create", WHAT_IFS)
 """To ask what a change would do."""
+
+
+def lists(resources: Iterable[Resource]) -> tuple[Right, ...]:
+    """The rights to list these."""
+    return tuple(Right("list", one) for one in resources)
 
 
 class Accesses(Protocol):

@@ -31,17 +31,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.aggregated.question import BadQuestion
-from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess
+from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
 from dovetail.dashboard.page_types import DecisionPage, SchedulerPage
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
+from dovetail.kube.api.reviews import Refusal
 
 OWN_HOSTS = ("127.0.0.1", "localhost")
 LONGEST_NAME = 320
@@ -105,10 +107,11 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
 
     async def data(request: Request) -> Response:
         namespace = request.query_params.get("namespace", "")
-        refused = await accesses.refusal(request.headers.get("authorization", ""), namespace)
+        topic, form = _topic(request.path_params, namespace), request.path_params["form"]
+        needed = lists(NEEDED.get(topic.page, ())) if topic is not None else ()
+        refused = await accesses.refusal(request.headers.get("authorization", ""), namespace, needed)
         if refused is not None:
             return _failed(*refused)
-        topic, form = _topic(request.path_params, namespace), request.path_params["form"]
         if topic is None or form not in _FORMS:
             return _failed(404, "there is no such page")
         try:
@@ -159,12 +162,8 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
         return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
-    shown = [
-        Route("/", page),
-        Route("/whatif", page),
-        Route("/scheduler", page),
-        *(Route(f"/{one}", page) for one in PAGES if one != "fleet"),
-    ]
+    alone = [f"/{one}" for one in PAGES if one != "fleet"]
+    shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
     return Starlette(
         routes=[
             *shown,
@@ -178,7 +177,7 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             Route("/api/decision/{decision}.{form}", of_scheduler),
             Route("/api/whatif.json", whatif, methods=["POST"]),
             Route("/api/{page}.{form}", data),
-            Route("/api/job/{namespace}/{name}.{form}", data),
+            Route("/api/{of}/{part}/{name}.{form}", data),
             Route("/api/node/{name}.{form}", data),
         ],
         middleware=[Middleware(_Headers), *own],
@@ -235,20 +234,21 @@ class _Streams:
     async def stream(self, request: Request) -> Response:
         """Of the pages that are named by `on`: `/api/stream?on=fleet&on=job/NAMESPACE/NAME`."""
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
-        refused = await self._accesses.refusal(header, namespace)
-        if refused is not None:
-            return _failed(*refused)
         asked = request.query_params.getlist("on")
         topics = [topic_of(one, namespace) for one in asked]
         found = frozenset(one for one in topics if one is not None)
+        needed = lists({resource: None for one in sorted(found) for resource in NEEDED.get(one.page, ())})
+
+        async def may() -> Refusal | None:
+            return await self._accesses.refusal(header, namespace, needed)
+
+        if (refused := await may()) is not None:
+            return _failed(*refused)
         if len(found) < len(asked) or len(asked) > MOST_TOPICS:
             return _failed(400, f"`on` names up to {MOST_TOPICS} different pages")
         if self._streams.total() >= MOST_STREAMS or (header and self._streams[header] >= MOST_OF_A_TOKEN):
             return _failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
-        events = events_of(
-            self._board, found, request.headers.get("last-event-id", ""),
-            lambda: self._accesses.refusal(header, namespace),
-        )  # fmt: skip
+        events = events_of(self._board, found, request.headers.get("last-event-id", ""), may)
 
         async def counted() -> AsyncIterator[ServerSentEvent]:
             self._streams[header] += 1
@@ -263,19 +263,23 @@ class _Streams:
         return EventSourceResponse(counted(), headers={"Cache-Control": "no-store"}, ping=int(3 * ALIVE_S))
 
 
+_OF_TWO = ("job", *OF_PAST)
+"""The pages whose names have two parts."""
+
+
 def topic_of(path: str, namespace: str) -> Topic | None:
-    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`; None if there is none."""
+    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`, `cost/BY/PERIOD`; None if there is none."""
     page, slash, name = path.partition("/")
-    known = OF_OBJECT if slash else PAGES
-    whole = (name.count("/") == (page == "job") and all(name.split("/"))) if slash else True
-    return Topic(page, name, namespace) if page in known and whole and len(name) <= LONGEST_NAME else None
+    known = page in OF_OBJECT or page in OF_PAST if slash else page in PAGES or page in PAST_PAGES
+    whole = (name.count("/") == (page in _OF_TWO) and all(name.split("/"))) if slash else True
+    return Topic(page, name, namespace) if known and whole and len(name) <= LONGEST_NAME else None
 
 
 def _topic(parameters: Mapping[str, str], namespace: str) -> Topic | None:
     if "page" in parameters:
         return topic_of(parameters["page"], namespace)
-    if "namespace" in parameters:
-        return topic_of(f"job/{parameters['namespace']}/{parameters['name']}", namespace)
+    if "of" in parameters:
+        return topic_of(f"{parameters['of']}/{parameters['part']}/{parameters['name']}", namespace)
     return topic_of(f"node/{parameters['name']}", namespace)
 
 

@@ -4,6 +4,7 @@
 Rules
 - While nobody has a page open, nothing is asked. While somebody has, a small question each PROBED_S finds out whether
   there is something new, or the source itself reports it.
+- Pages about the past are of another source, and are looked after beside the others: they take long.
 - Pages of one moment share their answers. On average they take a PART of one core: what was not taken before is
   kept, up to MOST_CREDIT_S, so that a change after a pause is there at once.
 - An answer that takes longer than QUICK_S, and that a page asks for `seldom`, waits: the page is shown with the one
@@ -28,6 +29,8 @@ from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.past_pages import OF_PAST, PAST_PAGES
+from dovetail.dashboard.past_sources import NoHistory
 from dovetail.dashboard.sheets import Sheet
 from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
 from dovetail.kube.api.resources import Resource
@@ -43,6 +46,7 @@ MOST = 512
 _Answers = dict[tuple[str, str, tuple[tuple[str, str], ...]], ViewDocument]
 """By resource, name and query."""
 _NO_QUERY: Mapping[str, str] = {}
+_ALONE, _NAMED = {**PAGES, **PAST_PAGES}, {**OF_OBJECT, **OF_PAST}
 _log = logging.getLogger(__name__)
 
 
@@ -120,10 +124,18 @@ class Pace:
 
 
 class PageBoard:
-    """Of one source. `fabric` are label keys, the widest first. `clock_ms` is the time that is shown."""
+    """Of one source, and for the past of another. `fabric` are label keys, the widest first. `clock_ms` is the time
+    that is shown."""
 
-    def __init__(self, source: PredictingSource, fabric: Sequence[str], clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        source: PredictingSource,
+        fabric: Sequence[str],
+        clock_ms: Callable[[], int],
+        past: ViewSource | None = None,
+    ) -> None:
         self.source = source
+        self.past = past or NoHistory()
         self.closed = False
         self.id = secrets.token_hex(4)
         """Versions count from its beginning."""
@@ -131,18 +143,18 @@ class PageBoard:
         self.clock_ms = clock_ms
         self._open: dict[Topic, _Open] = {}
         self._viewers: dict[Viewer, None] = {}
-        self._answers: dict[tuple[str, str], _Answers] = {}
+        self._answers: dict[tuple[ViewSource, str, str], _Answers] = {}
         self._slow = _Slow()
-        self._pace = Pace(time.monotonic())
+        self._paces = {one: Pace(time.monotonic()) for one in (self.source, self.past)}
         self._version = 0
-        self._viewed = asyncio.Event()
+        self._viewed = {one: asyncio.Event() for one in (self.source, self.past)}
 
     async def sheet(self, topic: Topic) -> Sheet:
         """The page, asked for now if nobody has it open. Raises SourceAway, TooManyPages."""
         kept = self._opened(topic)
         if kept.sheet is None or not self._watched(topic):
             try:
-                await self._renew(topic, kept, await self._moment(topic.namespace))
+                await self._renew(topic, kept, await self._moment(self._source_of(topic), topic.namespace))
             except SourceAway:
                 if kept.sheet is None:
                     raise
@@ -164,7 +176,8 @@ class PageBoard:
         for topic in viewer.topics:
             self._opened(topic)
         self._viewers[viewer] = None
-        self._viewed.set()
+        for viewed in self._viewed.values():
+            viewed.set()
 
     def remove(self, viewer: Viewer) -> None:
         del self._viewers[viewer]
@@ -177,34 +190,39 @@ class PageBoard:
 
     async def run(self) -> None:
         """Keep what is viewed up to date until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for source in self._viewed:
+                tasks.create_task(self._follow(source))
+
+    async def _follow(self, source: ViewSource) -> None:
         while True:
-            await self._viewed.wait()
-            if not self._viewers:
-                self._viewed.clear()
+            await self._viewed[source].wait()
+            topics = {topic for viewer in self._viewers for topic in viewer.topics if self._source_of(topic) is source}
+            if not topics:
+                self._viewed[source].clear()
                 continue
             began_s, slow_s = time.process_time(), self._slow.cpu_s
-            await self._look()
+            await self._look(source, sorted(topics))
             used_s = time.process_time() - began_s - (self._slow.cpu_s - slow_s)
-            await asyncio.sleep(self._pace.rest_s(used_s, time.monotonic()))
+            await asyncio.sleep(self._paces[source].rest_s(max(0.0, used_s), time.monotonic()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROBED_S):
-                    await self.source.changed.wait()
-            self.source.changed.clear()
+                    await source.changed.wait()
+            source.changed.clear()
 
-    async def _look(self) -> None:
-        """Ask again for all that somebody views and that may have changed."""
-        topics = sorted({topic for viewer in self._viewers for topic in viewer.topics})
+    async def _look(self, source: ViewSource, topics: Iterable[Topic]) -> None:
+        """Ask again for what of these pages may have changed."""
         moments: dict[str, str] = {}
         for topic in topics:
             kept, why = self._open[topic], ""
             try:
                 if topic.namespace not in moments:
-                    moments[topic.namespace] = await self._moment(topic.namespace)
+                    moments[topic.namespace] = await self._moment(source, topic.namespace)
                 await self._renew(topic, kept, moments[topic.namespace])
             except SourceAway as error:
                 why = str(error)
             if bool(why) != bool(kept.silence):
-                _log.info("%s: %s: %s", self.source.name, topic.path, why or "it is answered again")
+                _log.info("%s: %s: %s", source.name, topic.path, why or "it is answered again")
                 kept.silence = Unanswered(why, self.clock_ms()) if why else None
                 self._notify(topic)
 
@@ -213,12 +231,15 @@ class PageBoard:
             if topic in viewer.topics:
                 viewer.heard.set()
 
-    async def _moment(self, namespace: str) -> str:
-        moment = await self.source.moment(namespace)
-        if (namespace, moment) not in self._answers:
-            for key in [key for key in self._answers if key[0] == namespace]:
+    def _source_of(self, topic: Topic) -> ViewSource:
+        return self.past if topic.page in OF_PAST or topic.page in PAST_PAGES else self.source
+
+    async def _moment(self, source: ViewSource, namespace: str) -> str:
+        moment = await source.moment(namespace)
+        if (source, namespace, moment) not in self._answers:
+            for key in [key for key in self._answers if key[:2] == (source, namespace)]:
                 del self._answers[key]
-            self._answers[namespace, moment] = {}
+            self._answers[source, namespace, moment] = {}
         return moment
 
     async def _renew(self, topic: Topic, kept: _Open, moment: str) -> None:
@@ -228,9 +249,9 @@ class PageBoard:
             if kept.sheet is not None and kept.moment == moment and not due:
                 return
             whole = kept.sheet is None or due or not self._watched(topic)
-            asking = _Asking(
-                self.source, topic, self._answers.get((topic.namespace, moment), {}), self._slow, whole=whole
-            )
+            source = self._source_of(topic)
+            known = self._answers.get((source, topic.namespace, moment), {})
+            asking = _Asking(source, topic, known, self._slow, whole=whole)
             made = await self._made(topic, asking)
             kept.moment, kept.again_s = moment, asking.again_s
             if kept.sheet is None or made.compared != kept.sheet.compared:
@@ -240,7 +261,7 @@ class PageBoard:
                 self._notify(topic)
 
     async def _made(self, topic: Topic, asking: _Asking) -> Sheet:
-        page = (OF_OBJECT if topic.name else PAGES)[topic.page]
+        page = (_NAMED if topic.name else _ALONE)[topic.page]
         try:
             shown = await page(asking, self._fabric, topic.name)
         except NoSuchObject as error:

@@ -4,19 +4,24 @@ milliseconds, 0 where they are not known."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import ClassVar, Protocol, TypeVar
 
 from msgspec import Struct
 
 from dovetail.core.reasons import Expected
+from dovetail.dashboard.past_page_types import PastPage
+from dovetail.kube.api.resources import Resource
 from dovetail.recording.decided import RecordedRoom, RecordedWaiting
 from dovetail.views.free_types import FreeGpus, StrandedGpus
 from dovetail.views.held_types import NodeHolder
 from dovetail.views.lease_types import LeasesView
 from dovetail.views.node_types import NodeHealthView
 from dovetail.views.queue_types import QueueShare
-from dovetail.views.topology_types import NodeInside
+from dovetail.views.topology_types import NodeInside, Topology
 from dovetail.views.why_types import Explanation
+
+T = TypeVar("T")
 
 
 class GridNode(Struct, frozen=True):
@@ -127,7 +132,8 @@ class JobNode(Struct, frozen=True):
 
 
 class JobPage(Struct, frozen=True):
-    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done."""
+    """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done. `wiring` is
+    that of at most `drawn` of its nodes, by name, without sets of GPUs."""
 
     rows: ClassVar[str] = "nodes"
     job: str
@@ -135,6 +141,8 @@ class JobPage(Struct, frozen=True):
     explained: Explanation | None
     levels: tuple[str, ...]
     nodes: tuple[JobNode, ...]
+    wiring: dict[str, Topology]
+    drawn: int
 
 
 class NodeDetailPage(Struct, frozen=True):
@@ -233,5 +241,29 @@ class DecisionPage(Struct, frozen=True):
 
 
 AnyPage = (
-    SchedulerPage | DecisionPage | FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage
+    SchedulerPage
+    | DecisionPage
+    | FleetPage
+    | QueuePage
+    | JobsPage
+    | JobPage
+    | NodeDetailPage
+    | TeamsPage
+    | LeasesPage
+    | PastPage
 )
+
+
+class Asking(Protocol):
+    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
+    long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError."""
+
+    again_s: float
+
+    async def __call__(
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...
+    ) -> T: ...
+
+
+Page = Callable[[Asking, Sequence[str], str], Awaitable[AnyPage]]
+"""How a page is made. It gets the levels of the fabric, and the name of what it is about."""

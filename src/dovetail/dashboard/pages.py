@@ -7,15 +7,15 @@ made of answers for that namespace alone, which are redacted where they are made
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.dashboard.gpu_cells import HELD, PART, cells_of, gpu_count
 from dovetail.dashboard.page_types import (
-    AnyPage,
+    Asking,
     FleetPage,
     GridNode,
     JobNode,
@@ -24,11 +24,11 @@ from dovetail.dashboard.page_types import (
     LeasesPage,
     ListedJob,
     NodeDetailPage,
+    Page,
     QueuedJob,
     QueuePage,
     TeamsPage,
 )
-from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.views import (
     CAPACITIES,
@@ -50,23 +50,13 @@ from dovetail.views.lease_types import LeasesView
 from dovetail.views.names import JOB
 from dovetail.views.node_types import NodeHealthView, NodeList
 from dovetail.views.queue_types import QueuePosition, QueueShare
-from dovetail.views.topology_types import NodeTopology
+from dovetail.views.topology_types import NodeTopology, Topology
 from dovetail.views.why_types import Explanation
 
-T = TypeVar("T")
+MOST_DRAWN = 8
+"""The nodes of a job whose wiring is asked for."""
 MOST_AHEAD = 2_000
 """With more waiting jobs the list of jobs has no expected starts; the queue has them."""
-
-
-class Asking(Protocol):
-    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
-    long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError."""
-
-    again_s: float
-
-    async def __call__(
-        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...
-    ) -> T: ...
 
 
 async def fleet(ask: Asking, fabric: Sequence[str], name: str) -> FleetPage:
@@ -126,12 +116,20 @@ async def job(ask: Asking, fabric: Sequence[str], name: str) -> JobPage:
     on = {node: pods for node, pods in on.items() if pods}
     listed = await ask(NODE_LISTS, NodeList) if on else NodeList((), 0)
     levels = _levels(listed.nodes, fabric)
+    found_on = [one for one in listed.nodes if one.node in on]
+    read = {one.node: await _wiring(ask, one.node) for one in found_on[:MOST_DRAWN]}
+    wiring = {name: topology for name, topology in read.items() if topology is not None}
     nodes = tuple(
         JobNode(one.node, _place(one, levels), one.model, cells_of(one, on[one.node])[0], on[one.node])
-        for one in listed.nodes
-        if one.node in on
+        for one in found_on
     )
-    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes)
+    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes, wiring, MOST_DRAWN)
+
+
+async def _wiring(ask: Asking, node: str) -> Topology | None:
+    """Without the sets of GPUs, which a drawing does not show."""
+    found = (await ask(NODE_TOPOLOGIES, NodeTopology, {"node": node})).inside.topology
+    return replace(found, sets=()) if found is not None else None
 
 
 async def node(ask: Asking, fabric: Sequence[str], name: str) -> NodeDetailPage:
@@ -157,7 +155,6 @@ async def leases(ask: Asking, fabric: Sequence[str], name: str) -> LeasesPage:
     return LeasesPage(await ask(LEASE_LISTS, LeasesView))
 
 
-Page = Callable[[Asking, Sequence[str], str], Awaitable[AnyPage]]
 PAGES: Mapping[str, Page] = {"fleet": fleet, "queue": queue, "jobs": jobs, "teams": teams, "leases": leases}
 """By path. Each gets the levels of the fabric, and the name of what it is about."""
 OF_OBJECT: Mapping[str, Page] = {"job": job, "node": node}

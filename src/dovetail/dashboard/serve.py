@@ -7,7 +7,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -18,9 +18,11 @@ from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
 from dovetail.dashboard.app import SchedulerSources, app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
+from dovetail.dashboard.past_process import ReadHistory
+from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
-from dovetail.dashboard.sources import PredictingSource, SchedulerViews
+from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reviews import Reviews
@@ -32,13 +34,15 @@ _LAST_BYTES_S = 1
 
 class ShownCluster(Struct, frozen=True):
     """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler.
-    With `views_only` nothing but the running scheduler is asked. `metrics_url` is where that has its metrics, and
-    `recording` what it writes, where these are known."""
+    `history` is what is read of the past; without it the collector of the cluster is asked. With `views_only` nothing
+    but the running scheduler is asked. `metrics_url` is where that has its metrics, and `recording` what it writes,
+    where these are known."""
 
     policy: Policy
     ours: str
     config: ClusterConfig | None = None
     copy: CopiedCluster | None = None
+    history: ReadHistory | None = None
     views_only: bool = False
     metrics_url: str = ""
     recording: Path | None = None
@@ -61,7 +65,7 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
         if authorize:
             assert cluster.config is not None
             accesses = ReviewedAccess(Reviews(await stack.enter_async_context(Client(cluster.config))))
-        board = PageBoard(source, cluster.policy.fabric, now_ms)
+        board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, stack))
         scheduler = SchedulerSources(
             SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
             RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
@@ -87,6 +91,18 @@ async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.T
         except (NoView, NoSuchObject):
             pass
     return SchedulerViews(cluster.config, client)
+
+
+async def _past(cluster: ShownCluster, stack: AsyncExitStack) -> ViewSource:
+    own: ViewSource = NoHistory()
+    if cluster.history is not None:
+        own = await stack.enter_async_context(aclosing(OwnHistory(cluster.history)))
+    if cluster.config is None:
+        return own
+    if cluster.history is None:
+        client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+        own = CollectorHistory(cluster.config, client)
+    return WithBudgets(own, cluster.config)
 
 
 class _Server(uvicorn.Server):

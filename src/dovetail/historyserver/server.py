@@ -34,6 +34,7 @@ from dovetail.aggregated.turns import Turns
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.cost.price_rules import CurrencyError, PriceBook
 from dovetail.cost.price_sources import PriceSources
+from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import HistoryReader, StoreError
 from dovetail.historyserver.answers import advice_of, capacity_of, costs_of, focus_of, idle_of, use_of
@@ -112,6 +113,13 @@ def _begin(store: Path, prices: PriceSources) -> Answer:
 
 def answered(store: Path, prices: PriceSources, question: Question) -> Reply:
     """The reply from the file. Raises no error for a question that has none."""
+    return answered_from(lambda: SqliteReader(store), prices, question)
+
+
+def answered_from(
+    opened: Callable[[], SqliteReader | PrometheusReader], prices: PriceSources, question: Question
+) -> Reply:
+    """The reply from what `opened` opens. Raises no error for a question that has none."""
     resource = _RESOURCES[question.resource]
     try:
         asked = decode_json(dict(question.query).get(QUESTION, "{}"), _KINDS[question.resource])
@@ -122,7 +130,7 @@ def answered(store: Path, prices: PriceSources, question: Question) -> Reply:
         return Reply(400, f"the collector answers with at most {MOST_ROWS} rows: {fix}".encode())
     try:
         book = prices.book(lambda file: Path(file).read_text(encoding="utf-8-sig"))
-        with closing(SqliteReader(store)) as reader:
+        with closing(opened()) as reader:
             answer = _WORK[question.resource](reader, asked, book, question.namespace)
     except NoSuchJob as error:
         return Reply(404, str(error).encode())

@@ -85,6 +85,16 @@ AGENTS = (
 )  # fmt: skip
 
 
+LASTING = (
+    DemoAgent("search", "many trials: takes what there is", (Burst(0.0, 6, 2, 300), Burst(70.0, 8, 2, 200)),
+              patience_s=2.0, term_s=60.0),
+    DemoAgent("tests", "short runs, often", (Burst(5.0, 2, 1, 30), Burst(40.0, 2, 1, 40)), term_s=30.0),
+    DemoAgent("filler", "fills idle GPUs, and leaves when it has to", (Burst(2.0, 4, 1, 300),), ServiceClass.SCAVENGER,
+              term_s=45.0),
+)  # fmt: skip
+"""The agents of `dovetail demo --dashboard`: they begin again when all are done."""
+
+
 class AgentLine(Struct, frozen=True):
     """One step of an agent, `at_s` after the start."""
 
@@ -117,11 +127,11 @@ class AgentsDemo(Struct, frozen=True):
 class _Story:
     """The lines of all agents, printed as they come."""
 
-    def __init__(self, console: Console, *, quiet: bool) -> None:
+    def __init__(self, console: Console, *, quiet: bool, agents: Sequence[DemoAgent] = AGENTS) -> None:
         self._console, self._quiet = console, quiet
         self._began_s = time.monotonic()
         self.lines: list[AgentLine] = []
-        self.totals = {agent.name: AgentTotal(agent.name) for agent in AGENTS}
+        self.totals = {agent.name: AgentTotal(agent.name) for agent in agents}
 
     def begin(self) -> None:
         self._began_s = time.monotonic()
@@ -314,9 +324,29 @@ async def _read(playground: Playground, agent: DemoAgent, scheduler: asyncio.Fut
         await asyncio.sleep(0.1)
 
 
+async def negotiate(playground: Playground, kubeconfig: Path, scheduler: asyncio.Future[None]) -> None:
+    """Let the agents of LASTING negotiate on a cluster that has our kinds, until cancelled."""
+    for document in _planes(LASTING):
+        playground.put(document)
+    for agent in LASTING:
+        await _read(playground, agent, scheduler)
+    async with AsyncExitStack() as stack:
+        ids = (f"agent-{agent.name}/{agent.name}" for agent in LASTING)
+        planes = [await stack.enter_async_context(on_cluster(id_, kubeconfig=str(kubeconfig))) for id_ in ids]
+        while True:
+            story = _Story(Console(), quiet=True, agents=LASTING)
+            await asyncio.gather(*(_live(agent, one, story) for agent, one in zip(LASTING, planes, strict=True)))
+
+
 def _documents() -> Sequence[Object]:
-    found = [*definitions(FOLDER / "crds"), *(gpu_node(name, _GPUS) for name in _NODES), lending_queue()]
-    for agent in AGENTS:
+    nodes = [gpu_node(name, _GPUS) for name in _NODES]
+    return [*definitions(FOLDER / "crds"), *nodes, *_planes(AGENTS)]
+
+
+def _planes(agents: Sequence[DemoAgent]) -> list[Object]:
+    """The queue of agents, and their control planes."""
+    found = [lending_queue()]
+    for agent in agents:
         spec: dict[str, Any] = {"heartbeat": "1s", "grace": "5s", "idle": "0s"}
         guarantee = {"guarantee": {"gpu": agent.guarantee}} if agent.guarantee else {}
         found += control_plane(f"agent-{agent.name}", agent.name, **spec, **guarantee)

@@ -117,7 +117,7 @@ def _closest(answer: Why) -> str:
 
 async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -> DemoAnswer:
     story = _Story(console, time.monotonic(), quiet)
-    async with _running() as (playground, config, scheduler):
+    async with _running(lends=dashboard) as (playground, config, scheduler):
 
         async def until(done: Callable[[list[Why]], bool]) -> list[Why]:
             return await _until(config, scheduler, done)
@@ -145,7 +145,7 @@ async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -
                 console.print(f"  export KUBECONFIG={path}", highlight=False)
                 _print_next(console)
                 if dashboard:
-                    await _show_pages(playground, config, console, scheduler)
+                    await _show_pages(playground, config, console, scheduler, Path(folder))
                 await scheduler
         elif not quiet:
             console.print("\n[bold]dovetail demo --keep[/bold] leaves this cluster running, so that you can ask it:")
@@ -154,12 +154,18 @@ async def _demo(console: Console, *, keep: bool, dashboard: bool, quiet: bool) -
 
 
 async def _show_pages(
-    playground: Playground, config: ClusterConfig, console: Console, scheduler: asyncio.Future[None]
+    playground: Playground, config: ClusterConfig, console: Console, scheduler: asyncio.Future[None], folder: Path
 ) -> None:
-    """Serve the web pages, of two teams more, until Ctrl-C, or until the scheduler ends."""
+    """Serve the web pages until Ctrl-C, or until the scheduler ends: of two teams more, of agents that negotiate, and
+    with a simulated past. `folder` has the kubeconfig."""
+    from dovetail.cli.demo.agents_story import negotiate
+    from dovetail.cli.demo.past import write_past
     from dovetail.dashboard import serve
+    from dovetail.dashboard.past_process import ReadHistory
 
-    for document in (*definitions(FOLDER / "crds"), *teams()):
+    history = folder / "history.db"
+    write_past(history, now_ms())
+    for document in teams(now_ms()):
         playground.put(document)
 
     listening = serve.bound("127.0.0.1:0")
@@ -168,15 +174,18 @@ async def _show_pages(
     def ready() -> None:
         console.print(f"\nThe pages of this cluster: [bold]{url}[/bold]", highlight=False)
 
-    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config)
+    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config, history=ReadHistory(str(history)))
     pages = asyncio.ensure_future(serve.run(cluster, listening, authorize=False, ready=ready))
+    agents = asyncio.ensure_future(negotiate(playground, folder / "kubeconfig", scheduler))
     try:
-        await asyncio.wait((pages, scheduler), return_when=asyncio.FIRST_COMPLETED)
-        if pages.done():
-            pages.result()
+        await asyncio.wait((pages, scheduler, agents), return_when=asyncio.FIRST_COMPLETED)
+        for one in (pages, agents):
+            if one.done():
+                one.result()
     finally:
-        pages.cancel()
-        await asyncio.gather(pages, return_exceptions=True)
+        for one in (pages, agents):
+            one.cancel()
+        await asyncio.gather(pages, agents, return_exceptions=True)
 
 
 def _print_next(console: Console) -> None:
@@ -185,11 +194,11 @@ def _print_next(console: Console) -> None:
 
 
 @asynccontextmanager
-async def _running() -> AsyncIterator[tuple[Playground, ClusterConfig, asyncio.Future[None]]]:
-    """The cluster, with a scheduler."""
+async def _running(*, lends: bool) -> AsyncIterator[tuple[Playground, ClusterConfig, asyncio.Future[None]]]:
+    """The cluster, with a scheduler. That looks for the kinds of leases when it starts: they are there if it lends."""
     playground = Playground()
     config = ClusterConfig(await playground.start())
-    for document in cluster():
+    for document in (*(definitions(FOLDER / "crds") if lends else ()), *cluster()):
         playground.put(document)
     scheduler = asyncio.ensure_future(run_scheduler(config, SchedulerOptions(leader_elect=False, listen="")))
     try:

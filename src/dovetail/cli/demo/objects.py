@@ -4,6 +4,9 @@ and a second rack with a GPU that is not healthy."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from dovetail.cli.demo.past import UNHEALTHY_HOURS, gpu_name
 from dovetail.playground import GPU_LOAD, RUN_SECONDS
 
 NODES = ("gpu-node-1", "gpu-node-2", "mig-node", "shared-node", "dra-node")
@@ -140,14 +143,14 @@ def others() -> list[Document]:
     ]
 
 
-def teams() -> list[Document]:
+def teams(now_ms: int) -> list[Document]:
     """The queues of two teams, a second rack, and what the teams run there: one job of each, and a gang that waits. The
     kind of queues is known."""
     return [
         *(_queue(name, weight) for name, weight in (("research", 2), ("product", 1))),
         *(_node(f"gpu-node-{i}", _H100, 8, {"nvidia.com/gpu": "8"}, rack="rack-2") for i in (3, 4)),
-        _healthy("gpu-node-3", 8, None),
-        _healthy("gpu-node-4", 8, 5),
+        _reported("gpu-node-3", None, now_ms),
+        _reported("gpu-node-4", 5, now_ms),
         *map(_namespace, ("research", "product")),
         _of("research", _pod("finetune", 8, annotations={"dovetail.dev/max-runtime": "2h"})),
         _of("research", _group("pretrain", 3)),
@@ -176,24 +179,34 @@ def _queue(name: str, weight: int) -> Document:
     }
 
 
-def _healthy(node: str, count: int, fallen: int | None) -> Document:
-    """What the agent of a node reports of its GPUs, of which one has fallen off the bus."""
+def _reported(node: str, fallen: int | None, now_ms: int) -> Document:
+    """What the agent of a node with 8 GPUs reports: their wiring, with a NIC for each two of them, and their
+    health; one GPU may have fallen off the bus."""
+    since = datetime.fromtimestamp(now_ms / 1000 - UNHEALTHY_HOURS * 3600, UTC)
     health: Document = {
         "state": "quarantined", "code": "XID 79", "reason": "GPU has fallen off the bus", "next": "reboot the node",
-        "since": "2026-11-29T06:00:00Z",
+        "since": f"{since:%Y-%m-%dT%H:%M:%SZ}",
     }  # fmt: skip
     gpus = [
         {
-            "index": i, "uuid": f"GPU-{node}-{i}", "product": _H100, "healthy": i != fallen,
+            "index": i, "uuid": gpu_name(node, i), "product": _H100, "numaNode": i // 4, "healthy": i != fallen,
             "health": health if i == fallen else {"state": "healthy"},
         }
-        for i in range(count)
+        for i in range(8)
     ]  # fmt: skip
+    nics = [
+        {
+            "name": f"mlx5_{nic}", "numaNode": nic // 2, "speedMBps": 50_000, "rdma": True,
+            "levels": ["PIX" if i // 2 == nic else "NODE" if i // 4 == nic // 2 else "SYS" for i in range(8)],
+        }
+        for nic in range(4)
+    ]  # fmt: skip
+    nvlinks = [[0 if a == b else 18 for b in range(8)] for a in range(8)]
     return {
         "apiVersion": "dovetail.dev/v1alpha1",
         "kind": "GPUNode",
         "metadata": {"name": node},
-        "status": {"gpus": gpus},
+        "status": {"gpus": gpus, "nics": nics, "nvlinks": nvlinks},
     }
 
 

@@ -1,6 +1,7 @@
 // The pages: which one is shown at which path, what is around it, and what is shown where there is no data.
 import { html, render, useEffect, useState } from "/assets/core.js";
 import { hasToken, live, useLive, useSheet, useToken } from "/assets/live.js";
+import { Cost, costPath } from "/assets/pages/cost.js";
 import { Decision } from "/assets/pages/decision.js";
 import { Fleet } from "/assets/pages/fleet.js";
 import { Job } from "/assets/pages/job.js";
@@ -10,15 +11,19 @@ import { Node } from "/assets/pages/node.js";
 import { Queue } from "/assets/pages/queue.js";
 import { Scheduler } from "/assets/pages/scheduler.js";
 import { Teams } from "/assets/pages/teams.js";
+import { Waste } from "/assets/pages/waste.js";
 import { WhatIf } from "/assets/pages/whatif.js";
 import { Keyboard } from "/assets/palette.js";
 import { go, link, parameter, useRoute } from "/assets/route.js";
 import { Time, toggleTimes } from "/assets/times.js";
 
-const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/whatif", "What-if"], ["/scheduler", "Scheduler"]];
-const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, whatif: WhatIf, scheduler: Scheduler, decision: Decision };
-// What-if asks; what it offers for a choice is in the queues.
-const DATA = { whatif: "teams" };
+const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/waste", "Waste"], ["/cost", "Cost"],
+  ["/whatif", "What-if"], ["/scheduler", "Scheduler"]];
+const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, waste: Waste, cost: Cost,
+  whatif: WhatIf, scheduler: Scheduler, decision: Decision };
+// The pages whose data have another name than they. What-if asks; what it offers for a choice is in the queues.
+const DATA = { "/cost": costPath, "/waste": () => "idle", "/whatif": () => "teams" };
+const PAST = new Set(["/cost", "/waste"]);
 // These are read again and again: no stream tells of them.
 const POLLED = { scheduler: 5000, decision: 0 };
 
@@ -32,7 +37,7 @@ function placeOf(path) {
     return null;
   }
   const listed = PAGES.find(([one]) => one === path);
-  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path.slice(1)] ?? (path.slice(1) || "fleet") };
+  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path]?.() ?? (path.slice(1) || "fleet"), past: PAST.has(path) };
   if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: names.join("/") };
   if (names[0] === "decision" && names.length === 2) return { page: "decision", title: `Decision ${names[1]}`, data: names.join("/") };
   if (names[0] === "node" && names.length === 2) return { page: "node", title: names[1], data: names.join("/") };
@@ -80,13 +85,14 @@ function Access() {
 function Page({ place }) {
   const sheet = useSheet(place.data, POLLED[place.page]);
   if (live.refused) return html`<${Access} />`;
+  const Shown = SHOWN[place.page];
+  if (place.past) return html`<${Shown} page=${sheet?.document.page} error=${sheet?.document.error} />`;
   if (!sheet) return html`<p class="loading">Loading</p>`;
   const { page, error } = sheet.document;
   if (!page) {
     return html`<div class="empty"><p><strong>${sheet.status === 404 ? "It is not there." : "There is no answer yet."}</strong></p><p>${error}</p>
       ${sheet.status === 404 && html`<p><a href=${link("/jobs")}>All jobs</a>, <a href=${link("/")}>all nodes</a></p>`}</div>`;
   }
-  const Shown = SHOWN[place.page];
   return html`<${Shown} page=${page} />`;
 }
 
@@ -106,7 +112,7 @@ function App() {
         ${hasToken() && html`<button type="button" class="quiet" onClick=${() => useToken("")}>Forget token</button>`}
         <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} polled=${POLLED[place?.page]} /></span></header>
     <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} polled=${POLLED[place?.page]} />
-      ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.data}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
+      ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.past ? place.page : `${place.page} ${place.data}`}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
     <footer>${live.source && html`<bdi>${live.source}</bdi>`}</footer>`;
 }
 

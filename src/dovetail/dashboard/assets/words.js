@@ -3,9 +3,9 @@ import { html } from "/assets/core.js";
 
 const STATES = {
   Running: ["●", "ok"], healthy: ["●", "ok"], Placed: ["●", "ok"], Bound: ["●", "ok"], Active: ["●", "ok"], Ready: ["●", "ok"],
-  Completed: ["○", "dim"], unknown: ["?", "dim"],
-  Waiting: ["◐", "wait"], NotYet: ["◐", "wait"], Ending: ["◑", "wait"], degraded: ["▲", "wait"], draining: ["▼", "wait"],
-  Never: ["✕", "bad"], Failed: ["✕", "bad"], quarantined: ["✕", "bad"],
+  Completed: ["○", "dim"], Deleted: ["○", "dim"], unknown: ["?", "dim"],
+  Waiting: ["◐", "wait"], NotYet: ["◐", "wait"], Ending: ["◑", "wait"], Preempted: ["◑", "wait"], Evicted: ["◑", "wait"], degraded: ["▲", "wait"], draining: ["▼", "wait"],
+  Never: ["✕", "bad"], Failed: ["✕", "bad"], Lost: ["✕", "bad"], quarantined: ["✕", "bad"],
 };
 const SHOWN = { Placed: "starts now", NotYet: "not yet", Never: "never" };
 

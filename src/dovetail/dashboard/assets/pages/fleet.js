@@ -1,9 +1,11 @@
 // The fleet: GPUs by state, what still fits, and the GPUs of each node, by place.
 import { html, useMemo } from "/assets/core.js";
 import { Cells, Legend, described } from "/assets/cells.js";
-import { nodeLink, parameter, setParameter } from "/assets/route.js";
+import { useSheet } from "/assets/live.js";
+import { Bar, BarLegend, money, percent } from "/assets/money.js";
+import { link, nodeLink, parameter, setParameter } from "/assets/route.js";
 import { Files, Filter, Table, words } from "/assets/table.js";
-import { Time } from "/assets/times.js";
+import { Time, moment } from "/assets/times.js";
 import { Empty, Name, State, count, rounded } from "/assets/words.js";
 
 // The largest job that still fits of a model: of the largest pods that fit, as many as fit.
@@ -29,6 +31,32 @@ function totals(nodes) {
   return found;
 }
 
+const LAST = "1h";
+
+// What the last hour of the history cost, and which part of it was of no use to anybody.
+function Wasted() {
+  const sheet = useSheet(`cost/model/${LAST}`);
+  if (!sheet) return html`<div class="card"><h2>Money and real use, last hour</h2><p class="dim">Being worked out</p></div>`;
+  const { page, error } = sheet.document;
+  if (!page || !page.groups.length) return html`<div class="card"><h2>Money and real use, last hour</h2><p>Not known. <small>${error || "The history has no record yet."}</small></p></div>`;
+  const { total, currency } = page;
+  const parts = [["idle", "held and idle"], ["unallocated", "not allocated"], ["unhealthy", "not healthy"]];
+  const wasted = parts.reduce((sum, [key]) => sum + (total[key] ?? 0), 0);
+  const measured = total.used_hours + total.idle_hours;
+  return html`<div class="card"><h2>Money and real use, last hour</h2>
+    <p class="big">${total.cost === null ? "no price" : money(wasted)} <small>${total.cost !== null && `${currency} wasted, of ${money(total.cost)}`}</small></p>
+    <${Bar} group=${total} most=${total.gpu_hours} />
+    <p class="parts">${parts.map(([key, word]) => total[key] > 0 && html`<span>${money(total[key])} ${word}</span>`)}
+      <span>${measured ? `${percent(total.used_hours, measured)} really used of what is held` : "use is not measured"}</span></p>
+    <p><small>as of ${moment(page.end_ms)}</small></p><p><a href=${link("/waste")}>What is idle, and whose it is</a></p></div>`;
+}
+
+// By node what the last hour was; empty without a history.
+function useNodeUse() {
+  const page = useSheet(`cost/node/${LAST}`)?.document.page;
+  return useMemo(() => new Map((page?.groups ?? []).filter((one) => one.kind === "group").map((one) => [one.name, one])), [page]);
+}
+
 function Totals({ page }) {
   const sum = totals(page.nodes);
   const parts = [["held", sum.used, "in use"], ["free", sum.free, "free"], ["quarantined", sum.broken, "not healthy"]];
@@ -48,6 +76,7 @@ function Totals({ page }) {
         : html`<p>The scheduler is of a version that does not answer this.</p>`}</div>
     <div class="card"><h2>Nodes</h2><p class="big">${rounded(page.nodes.length)}</p>
       <p class="parts">${states(page.nodes).map(([state, number]) => html`<span>${number} <${State} name=${state} /></span>`)}</p></div>
+    <${Wasted} />
   </section>`;
 }
 
@@ -98,17 +127,21 @@ function move(event) {
   }
 }
 
-const Tile = ({ node }) => html`<a class=${`node of-${node.state}`} href=${nodeLink(node.node)} title=${label(node)}
-  ><span class="head"><${Name}>${node.node}<//>${node.maintenance && html`<span class="tag">maint.</span>`}</span><${Cells} cells=${node.cells} /></a>`;
+const Tile = ({ node, use }) => html`<a class=${`node of-${node.state}`} href=${nodeLink(node.node)} title=${label(node)}
+  ><span class="head"><${Name}>${node.node}<//>${node.maintenance && html`<span class="tag">maint.</span>`}</span><${Cells} cells=${node.cells} />${use && html`<${Bar} group=${use} most=${use.gpu_hours} />`}</a>`;
 
-function Grid({ nodes }) {
+function Grid({ nodes, use }) {
   return html`<div class="grid" onKeyDown=${move}>${groups(nodes).map(([place, inside]) => {
     const sum = totals(inside);
     return html`<section class="group"><h3><${Name}>${place || "no place"}<//> <small>${count(inside.length, "node")},
-      ${" "}${sum.used} of ${sum.all} GPUs in use</small></h3><div class="nodes">${inside.map((node) => html`<${Tile} node=${node} key=${node.node} />`)}</div></section>`;
+      ${" "}${sum.used} of ${sum.all} GPUs in use</small></h3><div class="nodes">${inside.map((node) => html`<${Tile} node=${node} use=${use.get(node.node)} key=${node.node} />`)}</div></section>`;
   })}</div>`;
 }
 
+const used = (use) => use && use.used_hours + use.idle_hours > 0 ? Math.round((100 * use.used_hours) / (use.used_hours + use.idle_hours)) : "";
+const columns = (use) => (use.size ? [...COLUMNS.slice(0, 7),
+  { key: "really", title: "Really used, last hour", num: true, value: (one) => used(use.get(one.node)), cell: (one) => (used(use.get(one.node)) === "" ? "" : `${used(use.get(one.node))}%`) },
+  ...COLUMNS.slice(7)] : COLUMNS);
 const COLUMNS = [
   { key: "node", title: "Node", value: (one) => one.node, cell: (one) => html`<a href=${nodeLink(one.node)}><${Name}>${one.node}<//></a>` },
   { key: "place", title: "Place", value: placeOf, cell: (one) => html`<${Name}>${placeOf(one)}<//>` },
@@ -124,17 +157,18 @@ const COLUMNS = [
 ];
 
 function Body({ page, view, asked }) {
+  const use = useNodeUse();
   // Drawn again for new data and another filter, and not for each sign of life.
   return useMemo(() => {
-    if (view === "table") return html`<${Table} caption="Nodes" columns=${COLUMNS} rows=${page.nodes} path="fleet" noun="node" />`;
+    if (view === "table") return html`<${Table} caption="Nodes" columns=${columns(use)} rows=${page.nodes} path="fleet" noun="node" />`;
     const found = page.nodes.filter((node) => {
       const text = `${node.node} ${placeOf(node)} ${node.model} ${node.state} ${node.maintenance && "maintenance"}`.toLowerCase();
       return asked.every((word) => text.includes(word));
     });
     return html`<div class="bar"><${Filter} label="Filter nodes" /><span class="count" role="status">${found.length === page.nodes.length
       ? count(page.nodes.length, "node") : `${found.length} of ${count(page.nodes.length, "node")}`}</span><${Files} path="fleet" /></div>
-      <${Legend} /><${Grid} nodes=${found} />`;
-  }, [page, view, asked.join(" "), parameter("sort")]);
+      <${Legend} />${use.size > 0 && html`<${BarLegend} />`}<${Grid} nodes=${found} use=${use} />`;
+  }, [page, use, view, asked.join(" "), parameter("sort")]);
 }
 
 export function Fleet({ page }) {

@@ -1,9 +1,12 @@
 // A node: its GPUs, what holds them, their health, and how they are wired.
 import { html } from "/assets/core.js";
 import { Cells, Legend } from "/assets/cells.js";
+import { NodeDrawing } from "/assets/drawing.js";
+import { useSheet } from "/assets/live.js";
+import { Bar, BarLegend, hours, money, percent } from "/assets/money.js";
 import { jobLink } from "/assets/route.js";
 import { Table } from "/assets/table.js";
-import { Time } from "/assets/times.js";
+import { Time, moment } from "/assets/times.js";
 import { Name, State, count } from "/assets/words.js";
 
 const HOLDERS = [
@@ -27,19 +30,32 @@ const DEVICES = [
   { key: "uuid", title: "UUID", value: (one) => one.uuid, cell: (one) => html`<${Name}>${one.uuid}<//>` },
 ];
 
-function Wiring({ topology }) {
+function Wiring({ topology, cells }) {
   const gpus = topology.numa.map((_, gpu) => gpu);
   const between = (a, b) => (a === b ? "–" : topology.nvlinks[a]?.[b] ? `NV${topology.nvlinks[a][b]}` : topology.pcie[a]?.[b] ?? "?");
   const best = new Map();
   for (const one of topology.sets) if (!best.has(one.gpus.length)) best.set(one.gpus.length, one);
   return html`<section><h2>Wiring</h2><p>Read from ${topology.source}${topology.assumed ? "; it is the usual one of the product, and was not read" : ""}.
     ${" "}NV4 is four NVLinks; PIX, PXB, PHB, NODE and SYS are how far apart two GPUs are on PCIe.</p>
+    <${NodeDrawing} topology=${topology} cells=${cells} />
     <div class="scroll" tabindex="0" role="region" aria-label="Links between GPUs"><table class="matrix"><caption class="hidden">Links between GPUs</caption>
       <thead><tr><td></td>${gpus.map((one) => html`<th scope="col">${one}</th>`)}<th scope="col">NUMA</th>${topology.nics.map((_, at) => html`<th scope="col">NIC ${at}</th>`)}</tr></thead>
       <tbody>${gpus.map((a) => html`<tr><th scope="row">GPU ${a}</th>${gpus.map((b) => html`<td class=${topology.nvlinks[a]?.[b] ? "near" : ""}>${between(a, b)}</td>`)}
         <td>${topology.numa[a] ?? "?"}</td>${topology.nics.map((nic) => html`<td>${nic.levels[a] ?? "?"}</td>`)}</tr>`)}</tbody></table></div>
     ${best.size > 0 && html`<p>Best bandwidth: ${[...best.values()].map((one) => `${one.gpus.length} GPUs (${one.gpus.join(", ")}) ${one.mbps / 1000} GB/s`).join("; ")}.</p>`}
     ${topology.notes.map((one) => html`<p>${one}</p>`)}</section>`;
+}
+
+// What its GPUs were in the last thirty days.
+function Past({ name }) {
+  const sheet = useSheet("cost/node/30d");
+  const page = sheet?.document.page;
+  if (!sheet) return null;
+  const row = page?.groups.find((one) => one.name === name);
+  if (!row) return html`<section><h2>The last 30 days</h2><p>${page ? "The history has no record of it." : sheet.document.error}</p></section>`;
+  const parts = [["Allocated", "allocated"], ["Used", "used"], ["Idle", "idle"], ["Not allocated", "unallocated"], ["Not healthy", "unhealthy"]];
+  return html`<section><h2>The last 30 days</h2><p><small>${moment(page.start_ms)} to ${moment(page.end_ms)}</small></p><${Bar} group=${row} most=${row.gpu_hours} /><${BarLegend} />
+    <dl class="facts">${parts.map(([term, key]) => html`<div><dt>${term}</dt><dd>${hours(row[`${key}_hours`])} GPU-hours, ${percent(row[`${key}_hours`], row.gpu_hours) || "0%"}${money(row[key]) && `, ${money(row[key])} ${page.currency}`}</dd></div>`)}</dl></section>`;
 }
 
 export function Node({ page }) {
@@ -59,6 +75,7 @@ export function Node({ page }) {
     <section><h2>${count(page.holders.length, "pod")} with GPUs</h2><${Table} caption="Pods" columns=${HOLDERS} rows=${page.holders} path=${`node/${health.node}`} noun="pod"
       empty=${html`<p>No pod holds a GPU of this node.</p>`} /></section>
     ${health.devices.length > 0 && html`<section><h2>Health</h2><${Table} caption="GPUs" columns=${DEVICES} rows=${health.devices} filter=${false} /></section>`}
-    ${inside?.topology ? html`<${Wiring} topology=${inside.topology} />` : html`<section><h2>Wiring</h2><p>It is not known: the agent of the node reports it.</p></section>`}
+    ${inside?.topology ? html`<${Wiring} topology=${inside.topology} cells=${page.cells} />` : html`<section><h2>Wiring</h2><p>It is not known: the agent of the node reports it.</p></section>`}
+    <${Past} name=${health.node} />
     ${inside?.findings.length > 0 && html`<section><h2>Contradictions</h2><ul>${inside.findings.map((one) => html`<li>${one}</li>`)}</ul></section>`}`;
 }
