@@ -62,7 +62,7 @@ krew: .venv/.dev ## build the plugin for krew: archives of all platforms and the
 	$(BIN)/python -m tools.krew --homepage $(HOMEPAGE) --uri $(URI)
 
 lock: ## pin the dependencies again (needs pip-tools)
-	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra agent --extra views -o requirements/run.lock pyproject.toml
+	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra agent --extra dashboard --extra views -o requirements/run.lock pyproject.toml
 	pip-compile -q --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev --extra agent --extra dashboard --extra mcp --extra plots --extra views -c requirements/run.lock -o requirements/dev.lock pyproject.toml
 
 protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces again

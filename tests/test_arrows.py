@@ -37,7 +37,10 @@ ROOMS = {
     "monitoring": set(),
     "viewserver": {"aggregated", "core", "kube", "recording", "views"},
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
-    "dashboard": {"advice", "aggregated", "core", "cost", "history", "historyserver", "kube", "views", "viewserver"},
+    "dashboard": {
+        *("advice", "aggregated", "core", "cost", "history", "historyserver", "kube", "recording", "views"),
+        "viewserver",
+    },
     "jobs": {"core", "kube", "views"},
     "idlepolicy": {"core", "jobs", "kube"},
     "sim": {"core"},

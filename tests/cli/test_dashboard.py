@@ -29,6 +29,7 @@ FILE = ("--file", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z"
         (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0:0 would show the cluster to all that reach it, with your rights"),
         (["--listen", ":0"], "add --authorize"),
         (["--authorize"], "--authorize asks an API server; --file has none"),
+        (["--views-only"], "--views-only asks an API server; --file has none"),
         (["--listen", "127.0.0.1"], "must be HOST:PORT"),
     ],
 )

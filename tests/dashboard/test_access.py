@@ -28,8 +28,8 @@ async def test_on_the_machine_of_a_user_all_is_shown_but_what_is_no_namespace() 
 
 @pytest.mark.plane
 async def test_the_real_api_server_decides_by_the_roles_of_people(plane: Plane) -> None:
-    """A user of one namespace, one of the cluster, and the dashboard, which may ask for reviews and nothing else."""
-    names = ("one", "all", "dashboard")
+    """A user of one namespace, one of the cluster, and the account of the pages as `deploy/dashboard` has it."""
+    names = ("one", "all")
     manifests: list[dict[str, object]] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}]
     manifests += [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": SPACE}} for name in names
@@ -37,7 +37,6 @@ async def test_the_real_api_server_decides_by_the_roles_of_people(plane: Plane) 
     for kind, name, role in (
         ("RoleBinding", "one", "dovetail-viewer"),
         ("ClusterRoleBinding", "all", "dovetail-viewer"),
-        ("ClusterRoleBinding", "dashboard", "system:auth-delegator"),
     ):
         manifests.append(
             {
@@ -48,10 +47,12 @@ async def test_the_real_api_server_decides_by_the_roles_of_people(plane: Plane) 
             }
         )  # fmt: skip
     plane.kubectl("apply", "-k", str(ROOT / "deploy/people"))
+    plane.kubectl("apply", "-f", "deploy/namespace.yaml", "-f", "deploy/dashboard/rbac.yaml")
     for manifest in manifests:
         plane.kubectl("apply", "-f", "-", input=json.dumps(manifest))
     tokens = {name: plane.kubectl("create", "token", "-n", SPACE, name).strip() for name in names}
-    config = replace(load_kubeconfig((plane.kubeconfig,)), source=Files(token=tokens["dashboard"]))
+    tokens["pages"] = plane.kubectl("create", "token", "-n", "dovetail-system", "dovetail-dashboard").strip()
+    config = replace(load_kubeconfig((plane.kubeconfig,)), source=Files(token=tokens["pages"]))
     async with Client(config) as client:
         access = ReviewedAccess(Reviews(client))
         assert await access.refusal(f"Bearer {tokens['one']}", SPACE) is None

@@ -9,11 +9,10 @@ from io import StringIO
 
 import pytest
 
-from dovetail.dashboard.access import wrong_namespace
+from dovetail.dashboard.access import Right, wrong_namespace
 from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.board import Topic
 from dovetail.dashboard.pages import PAGES
-from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 from tests.dashboard.worlds import FakeSource, node, pod, served, wiring
 
@@ -27,9 +26,7 @@ WORLD = (
 class OnlyTeamA:
     """The bearer of `admin` sees all, that of `a` the namespace team-a."""
 
-    async def refusal(
-        self, authorization: str, namespace: str, needed: Collection[Resource] = ()
-    ) -> Refusal | None:  # fmt: skip
+    async def refusal(self, authorization: str, namespace: str, needed: Collection[Right] = ()) -> Refusal | None:
         if authorization == "Bearer admin" or (authorization, namespace) == ("Bearer a", "team-a"):
             return wrong_namespace(namespace)
         return (403, "no") if authorization else (401, "a bearer token is needed")

@@ -12,10 +12,14 @@ import msgspec
 import pytest
 
 from dovetail.dashboard import board as boards
-from dovetail.dashboard.board import PageBoard, TooManyPages, Topic, Viewer
+from dovetail.dashboard.board import Pace, PageBoard, TooManyPages, Topic, Viewer
+from dovetail.dashboard.page_types import FleetPage
+from dovetail.dashboard.sheets import Sheet
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import events_of
 from dovetail.kube.api.reviews import Refusal
+from dovetail.kube.objects.views import CAPACITIES, ViewDocument
+from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod
 
 FLEET, QUEUE = Topic("fleet"), Topic("queue")
@@ -145,6 +149,51 @@ async def test_one_page_that_is_not_answered_leaves_the_others_up_to_date() -> N
         assert set(news["silent"]) == {"fleet", "jobs"}
         assert "the log" in news["silent"]["jobs"]["why"]
         await stream.events.aclose()
+
+
+class SlowSource(FakeSource):
+    """Takes a fifth of a second for what fits."""
+
+    async def ask(self, request: ViewRequest) -> ViewDocument:
+        if request.resource == CAPACITIES:
+            await asyncio.sleep(0.2)
+        return await super().ask(request)
+
+
+def _fleet(sheet: Sheet) -> tuple[list[int], int, bool]:
+    """The GPUs in use by node, the most that fit in one pod, and whether that is of now."""
+    assert isinstance(sheet.page, FleetPage)
+    return [one.used for one in sheet.page.nodes], sheet.page.capacity[0].largest, sheet.page.fits_now
+
+
+async def test_what_takes_long_comes_after_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "SELDOM_PART", 0.5)
+    source = SlowSource(node("a"))
+    async with running(source) as board:
+        stream = Stream(board, FLEET)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        assert _fleet(await board.sheet(FLEET)) == ([0], 8, True)
+        source.put(node("a"), pod("p", 3, on="a"))
+        await stream.until(lambda news: "fleet" in news["changed"])
+        assert _fleet(await board.sheet(FLEET)) == ([3], 8, False)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        assert _fleet(await board.sheet(FLEET)) == ([3], 5, True)
+        await stream.events.aclose()
+    source.put(node("a"))
+    assert _fleet(await board.sheet(FLEET)) == ([0], 8, True), "what is read once has no old part"
+
+
+def test_after_a_pause_changes_are_shown_at_once_and_many_take_a_part_of_a_core() -> None:
+    pace = Pace(0.0)
+    assert [pace.rest_s(1.0, 1.0), pace.rest_s(1.0, 2.0)] == [0.0, 0.0], "what was not taken before"
+    now_s = used_s = 0.0
+    pace = Pace(0.0)
+    while now_s < 1000:
+        now_s, used_s = now_s + 1, used_s + 1
+        now_s += pace.rest_s(1.0, now_s)
+    assert used_s / now_s == pytest.approx(boards.PART, rel=0.05)
+    assert pace.rest_s(0.5, now_s + 3600) == 0.0
+    assert pace.rest_s(3.0, now_s + 3600) == pytest.approx(1.5 / boards.PART), "no pause counts for more than a bound"
 
 
 async def test_pages_are_bounded_and_those_that_are_viewed_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,17 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from dovetail.cli.demo.past import write_past
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.access import OwnAccess
+from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
+from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.serve import bound, serving
 from dovetail.kube.objects.history import QUESTION
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.test_app import OnlyTeamA
+from tests.dashboard.test_recorded_decisions import recording as recording
+from tests.dashboard.test_scheduler_metrics import Replica
 from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served, wiring
 from tools import chromium
 
@@ -44,7 +49,7 @@ WORLD = (
 )  # fmt: skip
 PATHS = (
     "", "?view=table", "queue", "jobs", "teams", "leases", "job/team-a/runs", "job/team-a/waits", "node/a", "waste",
-    "cost", "node/b", "cost?by=node&period=7d",
+    "whatif", "cost", "node/b", "whatif?kind=quota", "cost?by=node&period=7d",
 )  # fmt: skip
 
 
@@ -319,6 +324,58 @@ async def test_a_page_follows_the_cluster_and_shows_what_is_old_since_when(brows
     async with serving(PageBoard(source, (), lambda: NOW_MS), OwnAccess(), bound(f"127.0.0.1:{port}")):
         await expect(page.locator("a.node")).to_have_count(2, timeout=30_000)
         await expect(page.locator(".old")).to_have_count(0)
+    await page.close()
+
+
+async def test_what_a_change_would_do_is_asked_and_shown(browser: Browser) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    async with served(FakeSource(*WORLD)) as (client, _):
+        await shown.open(f"{url_of(client)}whatif")
+        await page.get_by_role("slider", name="Pods").focus()
+        await page.keyboard.press("Home")
+        await page.get_by_label("GPUs of each, as a number").fill("4")
+        await page.get_by_role("button", name="What if?").click()
+        await expect(page.locator("tbody").first).to_contain_text("default/what-if")
+        await expect(page.locator("tbody").first).to_contain_text("starts now")
+        await shown.check()
+        await page.get_by_role("button", name="Drain nodes").click()
+        await expect(page).to_have_url(re.compile("kind=drain$"))
+        await expect(page.get_by_role("button", name="What if?")).to_be_disabled()
+        await page.get_by_label("Nodes", exact=True).fill("none")
+        await page.get_by_role("button", name="What if?").click()
+        await expect(page.locator(".empty")).to_contain_text("none")
+        shown.errors.clear()  # The browser reports the status 400.
+        await page.get_by_label("Nodes", exact=True).fill("a b")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("main")).to_contain_text("no controller")
+        await shown.check()
+    await page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+async def test_the_scheduler_and_its_decisions(browser: Browser, width: int, scheme: str, recording: Path) -> None:
+    shown = await seen(browser, width, scheme)
+    page = shown.page
+    replica = Replica()
+    async with replica as url:
+        sources = SchedulerSources(SchedulerMetrics(url, lambda: NOW_MS), RecordedDecisions(recording))
+        async with served(FakeSource(*WORLD), scheduler=sources) as (client, _):
+            await shown.open(f"{url_of(client)}scheduler")
+            await expect(page.locator("main")).to_contain_text("NoNodeFits")
+            await shown.check()
+            await page.get_by_label("A decision").fill("run1-2")
+            await page.keyboard.press("Enter")
+            await expect(page.locator("h1")).to_have_text("Decision run1-2")
+            await expect(page.locator("tbody")).to_contain_text("ns/late")
+            await shown.check()
+            await page.go_back()
+            await expect(page.locator("h1")).to_have_text("Scheduler")
+            replica.status = 503
+            await expect(page.locator(".old")).to_contain_text("the scheduler answers 503", timeout=20_000)
+            await expect(page.locator("main")).to_contain_text("NoNodeFits")
+            replica.status = 200
+            await expect(page.locator(".old")).to_have_count(0, timeout=20_000)
     await page.close()
 
 

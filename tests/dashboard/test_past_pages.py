@@ -16,9 +16,8 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from dovetail.cli.demo.past import write_past
-from dovetail.dashboard.access import wrong_namespace
+from dovetail.dashboard.access import Right, wrong_namespace
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
-from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 from dovetail.kube.objects.history import COSTS
 from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, served
@@ -142,9 +141,13 @@ class WithoutCosts:
     """Users of team-a without the right to list costs."""
 
     async def refusal(
-        self, authorization: str, namespace: str, needed: Collection[Resource] = ()
+        self, authorization: str, namespace: str, needed: Collection[Right] = ()
     ) -> Refusal | None:  # fmt: skip
-        return (403, "no costs") if COSTS in needed or namespace != OWN else wrong_namespace(namespace)
+        return (
+            (403, "no costs")
+            if COSTS in [one.resource for one in needed] or namespace != OWN
+            else wrong_namespace(namespace)
+        )
 
 
 async def test_a_user_of_one_namespace_sees_no_name_of_another(store: Path) -> None:

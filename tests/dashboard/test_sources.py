@@ -17,6 +17,7 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
 from dovetail.dashboard.serve import ShownCluster, bound, run
 from dovetail.dashboard.sources import SchedulerViews, SourceAway
+from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig, load_kubeconfig
 from dovetail.kube.objects.views import EXPLANATIONS, NODE_LISTS
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
@@ -52,15 +53,18 @@ async def cancelled(task: asyncio.Task[Any]) -> AsyncIterator[None]:
 
 async def test_the_running_scheduler_answers_and_its_step_shows_whether_there_is_news(tmp_path: Path) -> None:
     with serving(answers_of(node("a"), pod("waits", 9)), tmp_path) as config:
-        source = SchedulerViews(load_kubeconfig((config,)))
-        assert await source.moment("") == await source.moment("")
-        found = await source.ask(ViewRequest(NODE_LISTS, ""))
-        assert [one.node for one in decode_json(found.answer, NodeList).nodes] == ["a"]
-        assert (await source.ask(ViewRequest(NODE_LISTS, "team-a", alone=True))).metadata.namespace == "team-a"
-        with pytest.raises(NoSuchObject, match="did you mean"):
-            await source.ask(ViewRequest(EXPLANATIONS, "team-a", "wait", query={"kind": "job"}))
-    with pytest.raises(SourceAway):
-        await source.moment("")
+        loaded = load_kubeconfig((config,))
+        async with Client(loaded) as client:
+            source = SchedulerViews(loaded, client)
+            assert await source.moment("") == await source.moment("")
+            found = await source.ask(ViewRequest(NODE_LISTS, ""))
+            assert [one.node for one in decode_json(found.answer, NodeList).nodes] == ["a"]
+            assert (await source.ask(ViewRequest(NODE_LISTS, "team-a", alone=True))).metadata.namespace == "team-a"
+            with pytest.raises(NoSuchObject, match="did you mean"):
+                await source.ask(ViewRequest(EXPLANATIONS, "team-a", "wait", query={"kind": "job"}))
+    async with Client(loaded) as client:
+        with pytest.raises(SourceAway):
+            await SchedulerViews(loaded, client).moment("")
 
 
 async def test_a_copy_follows_a_playground(caplog: pytest.LogCaptureFixture) -> None:
@@ -99,15 +103,29 @@ async def test_a_list_that_cannot_be_read_is_named() -> None:
         raise AssertionError(copy.unread)
 
 
+@asynccontextmanager
+async def shown(cluster: ShownCluster) -> AsyncIterator[ClientSession]:
+    listening, ready = bound("127.0.0.1:0"), asyncio.Event()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    work = run(cluster, listening, authorize=False, ready=ready.set)
+    async with cancelled(asyncio.create_task(work)), asyncio.timeout(60), ClientSession(url) as client:
+        await ready.wait()
+        yield client
+
+
 async def test_where_the_api_server_has_no_views_the_cluster_is_followed() -> None:
-    async with playing() as (_, config):
-        listening, ready = bound("127.0.0.1:0"), asyncio.Event()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        work = run(ShownCluster(POLICY, "dovetail", config), listening, authorize=False, ready=ready.set)
-        async with cancelled(asyncio.create_task(work)), asyncio.timeout(60), ClientSession(url) as client:
-            await ready.wait()
-            status = 503
-            while status == 503:
-                async with client.get("/api/fleet.json") as reply:
-                    status, document = reply.status, await reply.json()
-            assert [one["node"] for one in document["page"]["nodes"]] == ["a"]
+    async with playing() as (_, config), shown(ShownCluster(POLICY, "dovetail", config)) as client:
+        status = 503
+        while status == 503:
+            async with client.get("/api/fleet.json") as reply:
+                status, document = reply.status, await reply.json()
+        assert [one["node"] for one in document["page"]["nodes"]] == ["a"]
+
+
+async def test_with_views_only_no_cluster_is_followed_and_the_pages_report_what_lacks() -> None:
+    async with playing() as (_, config), shown(ShownCluster(POLICY, "dovetail", config, views_only=True)) as client:
+        async with client.get("/api/fleet.json") as reply:
+            assert reply.status == 503
+            assert (await reply.json())["error"] == "the API server has no views.dovetail.dev/v1alpha1"
+        async with client.get("/healthz") as reply:
+            assert (reply.status, await reply.text()) == (200, "ok"), "the process itself is well"

@@ -12,17 +12,18 @@ from typing import Any
 import msgspec
 from aiohttp import ClientSession
 
-from dovetail.aggregated.question import Reply
+from dovetail.aggregated.question import BadQuestion, Reply
 from dovetail.core.cycle import enter
 from dovetail.core.json_text import decode_json
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.cost.price_sources import PriceSources
 from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
-from dovetail.dashboard.sources import SourceAway, ViewSource
+from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
 from dovetail.historyserver.server import answered
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.manifests.cluster import of_documents
@@ -110,6 +111,7 @@ class FakeSource:
     def __init__(self, *objects: Object) -> None:
         self.changed = asyncio.Event()
         self.asked: list[ViewRequest] = []
+        self.predicted: list[tuple[ViewRequest, str]] = []
         self.why = ""
         self.without: set[str] = set()
         self.steps = 0
@@ -135,6 +137,13 @@ class FakeSource:
         reply: Reply = self.answers.answer(question_of(request))
         if reply.status != 200:
             raise NoSuchObject(reply.body.decode())
+        return decode_json(reply.body, ViewDocument)
+
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        self.predicted.append((request, authorization))
+        reply: Reply = self.answers.answer(question_of(request))
+        if reply.status != 200:
+            raise BadQuestion(400, reply.body.decode())
         return decode_json(reply.body, ViewDocument)
 
 
@@ -176,11 +185,14 @@ class FakePast:
 
 @asynccontextmanager
 async def served(
-    source: FakeSource, accesses: Accesses | None = None, fabric: tuple[str, ...] = ("dovetail.dev/rack",),
+    source: PredictingSource,
+    accesses: Accesses | None = None,
+    fabric: tuple[str, ...] = ("dovetail.dev/rack",),
     past: ViewSource | None = None,
-) -> AsyncIterator[tuple[ClientSession, PageBoard]]:  # fmt: skip
+    scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
     """A client of the pages, and their board."""
     board, listening = PageBoard(source, fabric, lambda: NOW_MS, past), bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    async with serving(board, accesses or OwnAccess(), listening), ClientSession(url) as client:
+    async with serving(board, accesses or OwnAccess(), listening, scheduler), ClientSession(url) as client:
         yield client, board

@@ -149,7 +149,7 @@ def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> No
 
 
 @pytest.mark.parametrize("workload", ["deployment.yaml", "agent/daemonset.yaml"])
-def test_only_prometheus_and_the_collector_reach_it_and_probes_need_no_rule(workload: str) -> None:
+def test_only_prometheus_the_collector_and_the_pages_reach_it_and_probes_need_no_rule(workload: str) -> None:
     (deployment,), (policy,) = _documents(workload), _documents(str(Path(workload).with_name("network-policy.yaml")))
     assert policy["metadata"]["namespace"] == deployment["metadata"]["namespace"]
     assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
@@ -162,7 +162,9 @@ def test_only_prometheus_and_the_collector_reach_it_and_probes_need_no_rule(work
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": collector["metadata"]["namespace"]}},
         "podSelector": collector["spec"]["selector"],
     }
-    assert rule["from"] == [prometheus, reads_use][: 2 if "agent" in workload else 1]
+    (pages,) = _documents("dashboard/deployment.yaml")
+    shows_it = {"podSelector": pages["spec"]["selector"]}
+    assert rule["from"] == [prometheus, reads_use if "agent" in workload else shows_it]
 
 
 def test_authorized_metrics_bring_the_option_the_right_to_ask_and_a_role_to_read() -> None:

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -53,13 +55,13 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {{name: alice, namespace: team-a}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}}
-subjects: [{{kind: User, name: alice}}]
+subjects: [{{kind: User, name: alice}}, {{kind: ServiceAccount, name: default, namespace: team-a}}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {{name: olga}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: dovetail-cluster-operator}}
-subjects: [{{kind: User, name: olga}}]
+subjects: [{{kind: User, name: olga}}, {{kind: ServiceAccount, name: default, namespace: dovetail-system}}]
 """
 
 
@@ -112,6 +114,7 @@ class _World:
         plane.kubectl("apply", "-k", "deploy/crds")
         plane.kubectl("apply", "-k", "deploy")
         plane.kubectl("apply", "-k", "deploy/people")
+        plane.kubectl("apply", "-f", "deploy/dashboard/rbac.yaml")
         plane.kubectl("apply", "-f", "-", input=WORLD)
         self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
         self.submitted = Path(self.role).with_name("submitted.yaml")
@@ -128,6 +131,32 @@ class _World:
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)
                     process.wait(timeout=PATIENCE_S)
+
+    @contextmanager
+    def pages(self) -> Iterator[str]:
+        """The address of the web pages, with the options and the rights of the pod in deploy/dashboard."""
+        role = str(self.plane.service_account_kubeconfig("dovetail-system", "dovetail-dashboard"))
+        command = [
+            DOVETAIL,
+            "dashboard",
+            "--kubeconfig",
+            role,
+            "--listen",
+            "127.0.0.1:0",
+            "--authorize",
+            "--views-only",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().split()[0]
+            finally:
+                process.kill()
+
+    def token(self, namespace: str) -> str:
+        """Of the account `default` of a namespace."""
+        _until(lambda: self.plane.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))
+        return str(self.plane.kubectl("create", "token", "-n", namespace, "default")).strip()
 
     def make(self, namespace: str, name: str, gpus: int) -> None:
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
@@ -181,7 +210,7 @@ def _raw(world: _World, headers: dict[str, str], certificate: Path | None = None
 
 def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> None:
     world = _World(plane_factory())
-    with world.scheduler() as process:
+    with ExitStack() as stack, world.scheduler() as process:
         world.make("team-a", "runs", 3)
         world.make(f"{HIDDEN}-b", f"{HIDDEN}-runs", 4)
         _until(lambda: world.bound("team-a", "runs") and world.bound(f"{HIDDEN}-b", f"{HIDDEN}-runs"))
@@ -196,6 +225,8 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         _shows_jobs_that_are_done(world)
         _the_screen_shows_nodes(world)
         _costs_no_lists_and_no_reviews(world)
+        pages = stack.enter_context(world.pages())
+        stream = stack.enter_context(_the_web_pages_show_what_the_scheduler_answers(world, pages))
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -207,6 +238,7 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         process.kill()
         process.wait()
         _until(lambda: not world.answers())
+        _the_web_pages_stay_and_report_since_when(world, pages, stream)
     _commands_without_a_scheduler(world)
     with world.scheduler():
         world.plane.kubectl("delete", "pod", "runs", "--namespace=team-a", "--force", "--grace-period=0")
@@ -315,6 +347,63 @@ def _commands_ask_the_scheduler(world: _World) -> None:
     assert (none.returncode, none.stderr) == (1, "Error: there is no leaserequest team-a/none\n"), none
     queue = world.dovetail("alice", "why", "queue/default")
     assert (queue.returncode, "Queue default" in queue.stdout, HIDDEN in queue.stdout) == (0, True, False), queue
+
+
+def _page(url: str, token: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    data = json.dumps(body).encode() if body is not None else None
+    try:
+        with urlopen(Request(url, data, headers), timeout=PATIENCE_S) as reply:
+            return 200, json.load(reply)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+@contextmanager
+def _the_web_pages_show_what_the_scheduler_answers(world: _World, pages: str) -> Iterator[Any]:
+    """To a user of team-a that namespace, to one of the cluster all; the stream of the first, which stays open."""
+    one, everything = world.token("team-a"), world.token("dovetail-system")
+    status, job = _page(f"{pages}api/job/team-a/waits.json?namespace=team-a", one)
+    explained = world.ask("alice", "/namespaces/team-a/explanations/waits")["answer"]["job"]
+    shown = job["page"]["explained"]["job"]
+    assert status == 200 and {name: shown[name] for name in ("pod", "state", "code", "holders", "expected")} == {
+        name: explained[name] for name in ("pod", "state", "code", "holders", "expected")
+    }
+    for path in ("fleet", "queue", "jobs", "teams", "leases", "node/view-node", "job/team-a/waits"):
+        status, page = _page(f"{pages}api/{path}.json?namespace=team-a", one)
+        assert (status, HIDDEN in json.dumps(page)) == (200, False), (path, page)
+        assert _page(f"{pages}api/{path}.json", one)[0] == 403, "of all namespaces"
+        assert _page(f"{pages}api/{path}.json?namespace=team-a", "nothing")[0] == 401
+        assert _page(f"{pages}api/{path}.json", everything)[0] == 200
+    assert _page(f"{pages}api/queue.json?namespace={HIDDEN}-b", one)[0] == 403
+    waiting = [each["job"] for each in _page(f"{pages}api/queue.json", everything)[1]["page"]["jobs"]]
+    assert sorted(waiting) == sorted(["team-a/waits", f"{HIDDEN}-b/{HIDDEN}-waits"])
+    # The account of the process may not ask this: the token of the viewer is passed on.
+    drain = {"change": {"type": "drain", "nodes": ["view-node"]}}
+    status, found = _page(f"{pages}api/whatif.json?namespace=team-a", one, drain)
+    assert (status, HIDDEN in json.dumps(found)) == (200, False), found
+    assert any("(other-namespaces) has no controller" in note for note in found["page"]["notes"]), found
+    assert _page(f"{pages}api/whatif.json", one, drain)[0] == 403
+    status, found = _page(f"{pages}api/whatif.json", everything, drain)
+    assert status == 200 and HIDDEN in json.dumps(found)
+    asked = Request(
+        f"{pages}api/stream?on=fleet&namespace=team-a", headers={"Authorization": f"Bearer {one}"}
+    )  # fmt: skip
+    with urlopen(asked, timeout=PATIENCE_S) as stream:
+        yield stream
+
+
+def _the_web_pages_stay_and_report_since_when(world: _World, pages: str, stream: Any) -> None:
+    one = world.token("team-a")
+    for line in stream:
+        if line.startswith(b"data:") and (silent := json.loads(line.removeprefix(b"data:"))["silent"]):
+            assert "does not answer" in silent["fleet"]["why"] and silent["fleet"]["since_ms"] > 0
+            break
+    # What was shown stays, with its time; what was never asked for is not there.
+    status, fleet = _page(f"{pages}api/fleet.json?namespace=team-a", one)
+    assert status == 200 and fleet["page"]["nodes"] and 0 < fleet["asOfMs"] <= silent["fleet"]["since_ms"]
+    status, job = _page(f"{pages}api/job/team-a/small.json?namespace=team-a", one)
+    assert (status, job["page"]) == (503, None) and "does not answer" in job["error"]
 
 
 def _shows_jobs_that_are_done(world: _World) -> None:

@@ -42,6 +42,7 @@ RICH: Document = {
         "resources": {"requests": {"cpu": "1500m", "memory": "1024Mi"}, "limits": {"memory": "4096Mi"}},
     },
     "history": {"enabled": True, "storage": "1Gi", "storageClass": "none"},
+    "dashboard": {"enabled": True},
     "agentPlanes": {"enabled": True, "resources": {"requests": {"cpu": "0.5"}}},
     "agent": {
         "kubeletCertificate": True,
@@ -179,6 +180,7 @@ async def test_a_stack_on_a_real_api_server(installed: Installed) -> None:
         assert {f"DaemonSet dovetail-agent-{name}" for name in ("notebooks", "mps", "mig", "claims")} <= rich.keys()
         assert "DaemonSet dovetail-agent" not in rich
         assert {"StatefulSet dovetail-agent-planes", "NetworkPolicy dovetail-agent-planes"} <= rich.keys()
+        assert {"Deployment dovetail-dashboard", "ClusterRoleBinding dovetail-dashboard"} <= rich.keys()
         assert {"StatefulSet dovetail-collector", "ClusterRoleBinding dovetail-collector"} <= rich.keys()
         await until(installed.claims, CLAIMS)
     async with installed.operator():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wheels in the image: those of requirements/run.lock, downloaded by pip with their hashes, and Dovetail's own.
 
-Rules: the lock has Dovetail's dependencies with the extras `agent` and `views`, and no other. A wheel is unpacked
-and not installed, so that nothing of this machine gets into the image: scripts, which would name this machine's Python,
-are left out.
+Rules: the lock has Dovetail's dependencies with the extras `agent`, `dashboard` and `views`, and no other. A wheel is
+unpacked and not installed, so that nothing of this machine gets into the image: scripts, which would name this
+machine's Python, are left out.
 Tests, headers and type stubs of the libraries are left out too.
 Sources: the binary distribution format of PyPA's specifications; PEP 600 for the tags of manylinux.
 """

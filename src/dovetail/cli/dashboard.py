@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
@@ -25,6 +27,23 @@ _OWN = ("127.0.0.1", "localhost", "[::1]")
 _log = logging.getLogger("dovetail.dashboard")
 
 
+def _url(value: str | None) -> str:
+    if value and not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{value!r} is no address such as http://127.0.0.1:10351/metrics")
+    return value or ""
+
+
+class _Asked(Struct, frozen=True):
+    """The options of their own."""
+
+    authorize: bool
+    views_only: bool
+    scheduler_metrics: str
+    recording: Path | None
+    past: HistorySource
+    prices: PriceSources
+
+
 @click.command(name="dashboard")
 @cluster_options
 @address_option("--listen", LISTEN, "HOST:PORT for the pages; port 0 for a free one.")
@@ -33,36 +52,48 @@ _log = logging.getLogger("dovetail.dashboard")
     help="Show each user what the API server lets the bearer token of the request see. Needed for other addresses than "
     "127.0.0.1.",
 )  # fmt: skip
+@click.option(
+    "--views-only", is_flag=True,
+    help="Ask the running scheduler alone, and wait where there is none; without this the cluster is followed there.",
+)  # fmt: skip
+@click.option(
+    "--scheduler-metrics", metavar="URL", callback=lambda _c, _p, value: _url(value),
+    help="Where the scheduler has its metrics, for the page about it, as http://127.0.0.1:10351/metrics.",
+)  # fmt: skip
+@click.option(
+    "--recording", metavar="PATH", type=click.Path(exists=True, path_type=Path),
+    help="The recording of the scheduler: its decisions can be opened.",
+)  # fmt: skip
 @past_options
 @price_options
 @log_options
-def command(
-    source: ClusterSource, listen: str, authorize: bool, past: HistorySource, prices: PriceSources, log_level: str,
-    log_format: str,
-) -> None:  # fmt: skip
-    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases, costs and waste.
+def command(source: ClusterSource, listen: str, log_level: str, log_format: str, **options: Any) -> None:
+    """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases, costs, waste, what-if, the scheduler.
 
     The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the
     kubeconfig, and nothing else can reach them. Costs and waste are of the history: that of the collector of the
     cluster, or with --store or --prometheus another one. Runs until Ctrl-C.
     """
     needs("dashboard")
-    if listen.rpartition(":")[0] not in _OWN and not authorize:
+    asked = _Asked(**options)
+    if listen.rpartition(":")[0] not in _OWN and not asked.authorize:
         raise click.UsageError(
             f"--listen {listen} would show the cluster to all that reach it, with your rights: add --authorize"
         )
-    if authorize and source.files:
-        raise click.UsageError("--authorize asks an API server; --file has none")
-    past.check_prices(prices)
-    if "-" in prices.files:
+    for option, is_set in (("--authorize", asked.authorize), ("--views-only", asked.views_only)):
+        if is_set and source.files:
+            raise click.UsageError(f"{option} asks an API server; --file has none")
+    asked.past.check_prices(asked.prices)
+    if "-" in asked.prices.files:
         raise click.UsageError("--prices - reads standard input once: name a file, which is read again for each answer")
-    book_of(prices)
+    book_of(asked.prices)
     from dovetail.dashboard import serve as dashboard
     from dovetail.dashboard.past_process import ReadHistory
 
     history = None
-    if not past.asks:
-        history = ReadHistory(str(past.store or ""), past.prometheus, past.matchers, prices)
+    if not asked.past.asks:
+        past = asked.past
+        history = ReadHistory(str(past.store or ""), past.prometheus, past.matchers, asked.prices)
     start_log(log_level, log_format)
     try:
         listening = dashboard.bound(listen)
@@ -79,11 +110,15 @@ def command(
         read, shown = source.read(), ", ".join(source.files)
         copy = CopiedCluster(shown, source.policy, source.scheduler_name, source.now_ms)
         copy.put_read(read)
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, copy=copy, history=history)
+        config, still = None, copy
     else:
         shown = source.config.server
-        cluster = dashboard.ShownCluster(source.policy, source.scheduler_name, source.config, history=history)
+        config, still = source.config, None
+    cluster = dashboard.ShownCluster(
+        source.policy, source.scheduler_name, config, still, history, asked.views_only, asked.scheduler_metrics,
+        asked.recording,
+    )  # fmt: skip
     try:
-        serve(dashboard.run(cluster, listening, authorize=authorize, ready=ready), _log)
+        serve(dashboard.run(cluster, listening, authorize=asked.authorize, ready=ready), _log)
     except* (KubeError, OSError) as errors:
         raise click.ClickException(f"{shown}: {first_of(errors)}") from None

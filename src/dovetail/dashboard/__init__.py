@@ -7,5 +7,6 @@
   `past_pages`, `past_page_types`: the pages of it.
 - `board`: the pages that somebody has open, each asked for once per change and shared by all; `streams`: how a viewer
   hears of changes. `sheets`: a page as JSON and as CSV.
-- `access`: what a request may see. `app`: the routes, over Starlette; `assets`: the files of the pages.
+- `predictions`: what viewers ask about a change. `access`: what a request may see and ask. `app`: the routes, over
+  Starlette; `assets`: the files of the pages.
 """

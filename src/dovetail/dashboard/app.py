@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes: pages, their data, and the stream of changes. Nothing is written, so only GET and HEAD are answered.
+"""The routes: pages, their data, the stream of changes, and questions about a change. Nothing is written.
 
 Rules
 - `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
+- `/healthz` answers while the process does: that the scheduler is away, the pages report.
 - All pages are one document, which has no data: names of a cluster come as JSON and are put into text nodes alone.
 - The policy for content forbids inline scripts and styles, frames, and requests to anywhere else.
 - On the machine of a user only requests to that machine's own names are answered, so that no page of the web can read
@@ -17,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -27,12 +30,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.aggregated.question import BadQuestion
+from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
+from dovetail.dashboard.page_types import DecisionPage, SchedulerPage
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
-from dovetail.dashboard.sheets import Sheet
+from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
+from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
+from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
 from dovetail.kube.api.reviews import Refusal
@@ -70,13 +78,23 @@ class _Headers:
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
+class SchedulerSources(Struct, frozen=True):
+    """What is known of the scheduler besides its views, None where it is not."""
+
+    metrics: SchedulerMetrics | None = None
+    decisions: RecordedDecisions | None = None
+
+
+def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = SchedulerSources()) -> Starlette:  # noqa: B008
     """The application. It keeps the board up to date while it runs."""
     assets, streams = read_assets(), _Streams(board, accesses)
     shell = assets[_SHELL]
 
     async def page(request: Request) -> Response:
         return _sent(request, shell.tag, shell.content_type, shell.content, shell.packed, cached=True)
+
+    async def healthz(request: Request) -> Response:
+        return Response(b"ok", media_type="text/plain")
 
     async def unknown(request: Request, error: Exception) -> Response:
         return Response(shell.content, 404, media_type=shell.content_type)
@@ -90,7 +108,7 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
     async def data(request: Request) -> Response:
         namespace = request.query_params.get("namespace", "")
         topic, form = _topic(request.path_params, namespace), request.path_params["form"]
-        needed = NEEDED.get(topic.page, ()) if topic is not None else ()
+        needed = lists(NEEDED.get(topic.page, ())) if topic is not None else ()
         refused = await accesses.refusal(request.headers.get("authorization", ""), namespace, needed)
         if refused is not None:
             return _failed(*refused)
@@ -106,16 +124,58 @@ def app_of(board: PageBoard, accesses: Accesses) -> Starlette:
             return _failed(sheet.status, "there is no such job or node")
         return _csv(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
 
+    async def whatif(request: Request) -> Response:
+        namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
+        if why := foreign(request.headers, request.headers.get("host", "")):
+            return _failed(403, why)
+        refused = await accesses.refusal(header, namespace, (PREDICTS,))
+        if refused is not None:
+            return _failed(*refused)
+        body = await _body(request, MOST_BYTES)
+        if body is None:
+            return _failed(413, f"a question has {MOST_BYTES >> 10} KiB at most")
+        try:
+            found = await predict(board.source, body, namespace, header)
+        except BadQuestion as error:
+            return _failed(error.status, str(error))
+        answer = msgspec.json.encode(SheetDocument(found.as_of_ms, found.answer, ""))
+        return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+    async def of_scheduler(request: Request) -> Response:
+        """The scheduler, or one of its decisions: totals and names of all namespaces."""
+        header, form = request.headers.get("authorization", ""), request.path_params["form"]
+        refused = await accesses.refusal(header, "")
+        if refused is not None:
+            return _failed(*refused)
+        decision = request.path_params.get("decision", "")
+        if form not in _FORMS or len(decision) > LONGEST_NAME:
+            return _failed(404, "there is no such page")
+        try:
+            page = await (_decision(scheduler, decision, header) if decision else _scheduler(scheduler))
+        except SourceAway as error:
+            return _failed(503, str(error))
+        except BadQuestion as error:
+            return _failed(error.status, str(error))
+        sheet = Sheet(0, page.now_ms, page)
+        if form == "csv":
+            return _csv(sheet, Topic("decision" if decision else "scheduler", decision))
+        return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
     own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
-    shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste")]
+    shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
     return Starlette(
         routes=[
             *shown,
             Route("/job/{namespace}/{name}", page),
             Route("/node/{name}", page),
+            Route("/healthz", healthz),
             Route("/assets/{path:path}", asset),
             Route("/api/stream", streams.stream),
+            Route("/decision/{decision}", page),
+            Route("/api/scheduler.{form}", of_scheduler),
+            Route("/api/decision/{decision}.{form}", of_scheduler),
+            Route("/api/whatif.json", whatif, methods=["POST"]),
             Route("/api/{page}.{form}", data),
             Route("/api/{of}/{part}/{name}.{form}", data),
             Route("/api/node/{name}.{form}", data),
@@ -138,6 +198,30 @@ def _running(board: PageBoard) -> Callable[[Starlette], AbstractAsyncContextMana
     return running
 
 
+async def _scheduler(sources: SchedulerSources) -> SchedulerPage:
+    """Raises SourceAway, BadQuestion."""
+    if sources.metrics is None:
+        raise BadQuestion(404, "where the scheduler has its metrics is not known: start with --scheduler-metrics URL")
+    return replace(await sources.metrics.page(), opens=sources.decisions is not None)
+
+
+async def _decision(sources: SchedulerSources, decision: str, user: str) -> DecisionPage:
+    """Raises BadQuestion."""
+    if sources.decisions is None:
+        raise BadQuestion(404, "there is no recording here: start with --recording PATH")
+    return await sources.decisions.page(decision, user)
+
+
+async def _body(request: Request, most_bytes: int) -> bytes | None:
+    """None for a longer one."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > most_bytes:
+            return None
+    return bytes(found)
+
+
 class _Streams:
     """The streams of all viewers."""
 
@@ -153,7 +237,7 @@ class _Streams:
         asked = request.query_params.getlist("on")
         topics = [topic_of(one, namespace) for one in asked]
         found = frozenset(one for one in topics if one is not None)
-        needed = {resource: None for one in sorted(found) for resource in NEEDED.get(one.page, ())}
+        needed = lists({resource: None for one in sorted(found) for resource in NEEDED.get(one.page, ())})
 
         async def may() -> Refusal | None:
             return await self._accesses.refusal(header, namespace, needed)

@@ -5,8 +5,11 @@ Rules
 - While nobody has a page open, nothing is asked. While somebody has, a small question each PROBED_S finds out whether
   there is something new, or the source itself reports it.
 - Pages about the past are of another source, and are looked after beside the others: they take long.
-- Pages of one moment share their answers. Where the cluster changes all the time, they are asked for no faster than
-  that it takes a PART of one core.
+- Pages of one moment share their answers. On average they take a PART of one core: what was not taken before is
+  kept, up to MOST_CREDIT_S, so that a change after a pause is there at once.
+- An answer that takes longer than QUICK_S, and that a page asks for `seldom`, waits: the page is shown with the one
+  that was there before, and again with the new one. It is asked for no faster than that it takes a SELDOM_PART of the
+  time.
 - A page that is not answered stays as it is; `silences` has why, and since when. The others go on.
 - MOST pages are kept: for a further one that is forgotten which was not read for longest. Pages of viewers stay; where
   there are no others none is opened.
@@ -29,14 +32,16 @@ from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import OF_PAST, PAST_PAGES
 from dovetail.dashboard.past_sources import NoHistory
 from dovetail.dashboard.sheets import Sheet
-from dovetail.dashboard.sources import SourceAway, ViewSource
+from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
 
 T = TypeVar("T")
 PROBED_S = 0.5
-PART = 0.2
+PART, SELDOM_PART = 0.2, 0.05
+MOST_CREDIT_S = 2.0
+QUICK_S = 0.1
 MOST = 512
 _Answers = dict[tuple[str, str, tuple[tuple[str, str], ...]], ViewDocument]
 """By resource, name and query."""
@@ -74,8 +79,48 @@ class _Open:
     def __init__(self) -> None:
         self.sheet: Sheet | None = None
         self.moment = ""
+        self.again_s = 0.0
+        """When an answer in it that is older has to be asked for again; 0 if there is none."""
         self.silence: Unanswered | None = None
         self.making = asyncio.Lock()
+
+
+class _Kept(Struct, frozen=True):
+    """An answer that took long, and the time from which on it may be asked for again."""
+
+    document: ViewDocument
+    due_s: float
+
+
+class _Slow:
+    """The answers that take long, by namespace, resource, name and query; and the CPU time that they took."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], _Kept] = {}
+        self.cpu_s = 0.0
+
+    def took(
+        self, key: tuple[str, str, str, tuple[tuple[str, str], ...]], document: ViewDocument, took_s: float
+    ) -> None:
+        self.kept.pop(key, None)
+        if took_s < QUICK_S:
+            return
+        while len(self.kept) >= MOST:
+            del self.kept[next(iter(self.kept))]
+        self.kept[key] = _Kept(document, time.monotonic() + took_s * (1 / SELDOM_PART - 1))
+
+
+class Pace:
+    """How long to rest, so that the work takes a PART of one core on average."""
+
+    def __init__(self, now_s: float) -> None:
+        self._credit_s, self._then_s = MOST_CREDIT_S, now_s
+
+    def rest_s(self, used_s: float, now_s: float) -> float:
+        """After work that took so much CPU time."""
+        self._credit_s = min(MOST_CREDIT_S, self._credit_s + PART * (now_s - self._then_s)) - used_s
+        self._then_s = now_s
+        return max(0.0, -self._credit_s / PART)
 
 
 class PageBoard:
@@ -83,8 +128,12 @@ class PageBoard:
     that is shown."""
 
     def __init__(
-        self, source: ViewSource, fabric: Sequence[str], clock_ms: Callable[[], int], past: ViewSource | None = None
-    ) -> None:  # fmt: skip
+        self,
+        source: PredictingSource,
+        fabric: Sequence[str],
+        clock_ms: Callable[[], int],
+        past: ViewSource | None = None,
+    ) -> None:
         self.source = source
         self.past = past or NoHistory()
         self.closed = False
@@ -95,6 +144,8 @@ class PageBoard:
         self._open: dict[Topic, _Open] = {}
         self._viewers: dict[Viewer, None] = {}
         self._answers: dict[tuple[ViewSource, str, str], _Answers] = {}
+        self._slow = _Slow()
+        self._paces = {one: Pace(time.monotonic()) for one in (self.source, self.past)}
         self._version = 0
         self._viewed = {one: asyncio.Event() for one in (self.source, self.past)}
 
@@ -150,9 +201,10 @@ class PageBoard:
             if not topics:
                 self._viewed[source].clear()
                 continue
-            began_s = time.process_time()
+            began_s, slow_s = time.process_time(), self._slow.cpu_s
             await self._look(source, sorted(topics))
-            await asyncio.sleep((time.process_time() - began_s) * (1 / PART - 1))
+            used_s = time.process_time() - began_s - (self._slow.cpu_s - slow_s)
+            await asyncio.sleep(self._paces[source].rest_s(max(0.0, used_s), time.monotonic()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROBED_S):
                     await source.changed.wait()
@@ -193,19 +245,22 @@ class PageBoard:
     async def _renew(self, topic: Topic, kept: _Open, moment: str) -> None:
         """Raises SourceAway."""
         async with kept.making:
-            if kept.sheet is not None and kept.moment == moment:
+            due = 0 < kept.again_s <= time.monotonic()
+            if kept.sheet is not None and kept.moment == moment and not due:
                 return
-            made = await self._made(topic, moment)
-            kept.moment = moment
+            whole = kept.sheet is None or due or not self._watched(topic)
+            source = self._source_of(topic)
+            known = self._answers.get((source, topic.namespace, moment), {})
+            asking = _Asking(source, topic, known, self._slow, whole=whole)
+            made = await self._made(topic, asking)
+            kept.moment, kept.again_s = moment, asking.again_s
             if kept.sheet is None or made.compared != kept.sheet.compared:
                 self._version += 1
                 made.version = self._version
                 kept.sheet = made
                 self._notify(topic)
 
-    async def _made(self, topic: Topic, moment: str) -> Sheet:
-        source = self._source_of(topic)
-        asking = _Asking(source, topic, self._answers.get((source, topic.namespace, moment), {}))
+    async def _made(self, topic: Topic, asking: _Asking) -> Sheet:
         page = (_NAMED if topic.name else _ALONE)[topic.page]
         try:
             shown = await page(asking, self._fabric, topic.name)
@@ -247,24 +302,36 @@ class Viewer:
 
 
 class _Asking:
-    """Asks for one topic. `known` are the answers of this moment."""
+    """Asks for one topic. `known` are the answers of this moment; `whole`: no older one counts."""
 
-    def __init__(self, source: ViewSource, topic: Topic, known: _Answers) -> None:
+    def __init__(self, source: ViewSource, topic: Topic, known: _Answers, slow: _Slow, *, whole: bool) -> None:
         self.as_of_ms = 0
+        self.again_s = 0.0
+        self._slow = slow
+        self._whole = whole
         self._source = source
         self._topic = topic
         self._known = known
 
     async def __call__(
-        self, resource: Resource, kind: type[T], query: Mapping[str, str] = _NO_QUERY, name: str = ""
-    ) -> T:
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = _NO_QUERY, name: str = "",
+        *, seldom: bool = False,
+    ) -> T:  # fmt: skip
         own, (namespace, _, short) = self._topic.namespace, name.partition("/") if name else ("", "", "")
         if own and namespace not in ("", own):
             raise NoSuchObject(f"only names of namespace {own} are shown")
         key = resource.plural, name, tuple(sorted(query.items()))
         if key not in self._known:
+            slow = self._slow.kept.get((own, *key)) if seldom else None
+            if slow is not None and not self._whole:
+                self.again_s = max(slow.due_s, time.monotonic())
+                return decode_json(slow.document.answer, kind)
             asked = ViewRequest(resource, namespace or own, short, query, alone=bool(own))
+            began_s, cpu_s = time.monotonic(), time.process_time()
             self._known[key] = await self._source.ask(asked)
+            if seldom:
+                self._slow.took((own, *key), self._known[key], time.monotonic() - began_s)
+                self._slow.cpu_s += time.process_time() - cpu_s
         found = self._known[key]
         self.as_of_ms = found.as_of_ms
         return decode_json(found.answer, kind)

@@ -6,6 +6,8 @@ Rules
 - The answers are those of the view server (`viewserver.answers`), redacted in the same way.
 - One thread works on the copy, so that the streams of viewers go on meanwhile. What has changed is handed to it by a
   queue, and counts from the next answer on.
+- Predictions take turns, as those of the running scheduler: a viewer asks one at a time, and A_MINUTE in a minute. The
+  other answers wait for them.
 - Times in answers are at most REFRESHED_S old.
 """
 
@@ -19,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
-from dovetail.aggregated.question import Question, Reply
+from dovetail.aggregated.question import BadQuestion, Question, Reply
+from dovetail.aggregated.turns import Turns
 from dovetail.core.bargaining import broker
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import apply_events, enter
@@ -44,6 +47,7 @@ from dovetail.viewserver.answers import ViewAnswers
 REFRESHED_S = 30.0
 TOGETHER_S = 0.1
 """Changes of so long are taken together."""
+A_MINUTE, MOST_WAITING = 10, 16
 _NOTED = ("Node ", "Pod ")
 _log = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class CopiedCluster:
         self._news: SimpleQueue[tuple[Sequence[Event], Sequence[bytes]]] = SimpleQueue()
         self._changes = 0
         self._answered: tuple[int, ViewAnswers] | None = None
+        self._turns = Turns("prediction", A_MINUTE, MOST_WAITING)
         self._thread = ThreadPoolExecutor(1, "copied-cluster")
 
     def put(self, events: Sequence[Event], reported: Sequence[bytes] = ()) -> None:
@@ -101,6 +106,19 @@ class CopiedCluster:
             return decode_json(reply.body, ViewDocument)
         message = reply.body.decode()
         raise SourceAway(message) if reply.status == 503 else NoSuchObject(message)
+
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        if self.unread:
+            raise BadQuestion(503, self.unread)
+        question = question_of(request)
+
+        async def worked_out() -> Reply:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._reply, question)
+
+        reply = await self._turns.take(authorization, worked_out)
+        if reply.status != 200:
+            raise BadQuestion(reply.status, reply.body.decode())
+        return decode_json(reply.body, ViewDocument)
 
     def _period(self) -> int:
         return 0 if self._at_ms else int(time.monotonic() / REFRESHED_S)

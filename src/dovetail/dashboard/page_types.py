@@ -12,6 +12,7 @@ from msgspec import Struct
 from dovetail.core.reasons import Expected
 from dovetail.dashboard.past_page_types import PastPage
 from dovetail.kube.api.resources import Resource
+from dovetail.recording.decided import RecordedRoom, RecordedWaiting
 from dovetail.views.free_types import FreeGpus, StrandedGpus
 from dovetail.views.held_types import NodeHolder
 from dovetail.views.lease_types import LeasesView
@@ -46,7 +47,8 @@ class GridNode(Struct, frozen=True):
 
 class FleetPage(Struct, frozen=True):
     """`levels` are the label keys of the fabric that some node has, the widest first. `capacity` is what still fits, by
-    model; `stranded` are free GPUs that no waiting pod can use. At most `budget` nodes may be quarantined."""
+    model; `stranded` are free GPUs that no waiting pod can use. At most `budget` nodes may be quarantined. With
+    `fits_now` false the two are of an earlier moment: they take long, and are worked out again."""
 
     rows: ClassVar[str] = "nodes"
     levels: tuple[str, ...]
@@ -54,6 +56,7 @@ class FleetPage(Struct, frozen=True):
     capacity: tuple[FreeGpus, ...]
     stranded: StrandedGpus | None
     budget: int
+    fits_now: bool = True
 
 
 class QueuedJob(Struct, frozen=True):
@@ -172,15 +175,93 @@ class LeasesPage(Struct, frozen=True):
         return self.view.leases
 
 
-AnyPage = FleetPage | QueuePage | JobsPage | JobPage | NodeDetailPage | TeamsPage | LeasesPage | PastPage
+class Latency(Struct, frozen=True):
+    """How long `what` takes: `count` values, the median and the 99th percentile, None without values."""
+
+    what: str
+    count: int
+    median_s: float | None
+    p99_s: float | None
+
+
+class CacheAge(Struct, frozen=True):
+    """How long ago the scheduler last heard of a resource."""
+
+    resource: str
+    age_s: float
+
+
+class CountedRefusals(Struct, frozen=True):
+    """Refusals with a reason that were reported. `when` is whether waiting can help."""
+
+    reason: str
+    when: str
+    count: int
+    a_minute: float
+
+
+class CountedDecisions(Struct, frozen=True):
+    """Decisions of a kind."""
+
+    kind: str
+    count: int
+    a_minute: float
+
+
+class SchedulerPage(Struct, frozen=True):
+    """The scheduler at `now_ms`. Rates and latencies are of the last `window_s`, 0: latencies are of all since its
+    start. `pending` are gangs and lone pods that wait, by state. `opens`: decisions can be opened from a recording."""
+
+    rows: ClassVar[str] = "refusals"
+    now_ms: int
+    window_s: float
+    steps: int
+    latencies: tuple[Latency, ...]
+    cache: tuple[CacheAge, ...]
+    refusals: tuple[CountedRefusals, ...]
+    decisions: tuple[CountedDecisions, ...]
+    pending: tuple[tuple[str, int], ...]
+    reports_queued: int
+    recording_errors: int
+    opens: bool = False
+
+
+class DecisionPage(Struct, frozen=True):
+    """A step of the scheduler, as in `DecidedRun`. `place` is the file and the line of the recording."""
+
+    rows: ClassVar[str] = "waiting"
+    decision: str
+    now_ms: int
+    events: tuple[str, ...]
+    waiting: tuple[RecordedWaiting, ...]
+    decided: tuple[str, ...]
+    rooms: tuple[RecordedRoom, ...]
+    raised: str
+    place: str
+
+
+AnyPage = (
+    SchedulerPage
+    | DecisionPage
+    | FleetPage
+    | QueuePage
+    | JobsPage
+    | JobPage
+    | NodeDetailPage
+    | TeamsPage
+    | LeasesPage
+    | PastPage
+)
 
 
 class Asking(Protocol):
-    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. Raises SourceAway,
-    NoSuchObject, JsonError."""
+    """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
+    long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError."""
+
+    again_s: float
 
     async def __call__(
-        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ...
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...
     ) -> T: ...
 
 

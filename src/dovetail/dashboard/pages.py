@@ -63,10 +63,10 @@ async def fleet(ask: Asking, fabric: Sequence[str], name: str) -> FleetPage:
     """The nodes, what holds their GPUs, and what still fits."""
     listed = await ask(NODE_LISTS, NodeList)
     held = await ask(GPU_HOLDERS, HeldGpus)
-    free = await ask(CAPACITIES, Free)
+    free = await ask(CAPACITIES, Free, seldom=True)
     levels, holders = _levels(listed.nodes, fabric), {one.node: one.holders for one in held.nodes}
     nodes = tuple(_fleet_node(one, levels, holders.get(one.node, ())) for one in listed.nodes)
-    return FleetPage(levels, nodes, free.gpus, free.stranded, listed.budget)
+    return FleetPage(levels, nodes, free.gpus, free.stranded, listed.budget, not ask.again_s)
 
 
 def _fleet_node(node: NodeHealthView, levels: Sequence[str], holders: Sequence[NodeHolder]) -> GridNode:

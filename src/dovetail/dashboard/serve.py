@@ -8,36 +8,44 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import uvicorn
 from msgspec import Struct
 
 from dovetail.core.policy import Policy
 from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
-from dovetail.dashboard.app import app_of
+from dovetail.dashboard.app import SchedulerSources, app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
 from dovetail.dashboard.past_process import ReadHistory
 from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
-from dovetail.dashboard.sources import SchedulerViews, ViewSource
+from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
+from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reviews import Reviews
 from dovetail.kube.objects.views import NODE_HOLDERS
-from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, read_view
+from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, ask_view
 
 _LAST_BYTES_S = 1
 
 
 class ShownCluster(Struct, frozen=True):
     """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler.
-    `history` is what is read of the past; without it the collector of the cluster is asked."""
+    `history` is what is read of the past; without it the collector of the cluster is asked. With `views_only` nothing
+    but the running scheduler is asked. `metrics_url` is where that has its metrics, and `recording` what it writes,
+    where these are known."""
 
     policy: Policy
     ours: str
     config: ClusterConfig | None = None
     copy: CopiedCluster | None = None
     history: ReadHistory | None = None
+    views_only: bool = False
+    metrics_url: str = ""
+    recording: Path | None = None
 
 
 def bound(address: str) -> socket.socket:
@@ -52,31 +60,37 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
     """Serve the pages until cancelled; `ready` is called when they are there. With `authorize` the API server decides
     what the user of each token may see. Raises KubeError."""
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        source = await _source(cluster, tasks)
+        source = await _source(cluster, stack, tasks)
         accesses: Accesses = OwnAccess()
         if authorize:
             assert cluster.config is not None
             accesses = ReviewedAccess(Reviews(await stack.enter_async_context(Client(cluster.config))))
         board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, stack))
-        await stack.enter_async_context(serving(board, accesses, listening))
+        scheduler = SchedulerSources(
+            SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
+            RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
+        )
+        await stack.enter_async_context(serving(board, accesses, listening, scheduler))
         ready()
         await asyncio.get_running_loop().create_future()
 
 
-async def _source(cluster: ShownCluster, tasks: asyncio.TaskGroup) -> ViewSource:
+async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> PredictingSource:
     """The running scheduler where the API server has its views, else a copy of the cluster."""
     if cluster.copy is not None:
         return cluster.copy
     assert cluster.config is not None
-    try:
-        await read_view(cluster.config, ViewRequest(NODE_HOLDERS, cluster.config.namespace, query={"node": ""}))
-    except NotServed:
-        copy = CopiedCluster(cluster.config.server, cluster.policy, cluster.ours)
-        tasks.create_task(follow(copy, cluster.config, cluster.ours))
-        return copy
-    except (NoView, NoSuchObject):
-        pass
-    return SchedulerViews(cluster.config)
+    client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+    if not cluster.views_only:
+        try:
+            await ask_view(client, ViewRequest(NODE_HOLDERS, cluster.config.namespace, query={"node": ""}))
+        except NotServed:
+            copy = CopiedCluster(cluster.config.server, cluster.policy, cluster.ours)
+            tasks.create_task(follow(copy, cluster.config, cluster.ours))
+            return copy
+        except (NoView, NoSuchObject):
+            pass
+    return SchedulerViews(cluster.config, client)
 
 
 async def _past(cluster: ShownCluster, stack: AsyncExitStack) -> ViewSource:
@@ -108,9 +122,14 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(board: PageBoard, accesses: Accesses, listening: socket.socket) -> AsyncIterator[None]:
+async def serving(
+    board: PageBoard,
+    accesses: Accesses,
+    listening: socket.socket,
+    scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+) -> AsyncIterator[None]:
     config = uvicorn.Config(
-        app_of(board, accesses), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        app_of(board, accesses, scheduler), log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_LAST_BYTES_S, timeout_keep_alive=60, limit_concurrency=2048,
     )  # fmt: skip
     server = _Server(config)

@@ -12,11 +12,13 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from dovetail.aggregated.question import BadQuestion
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.objects.views import NODE_HOLDERS, ViewDocument
-from dovetail.kube.reading.views import NoView, ViewRequest, ask_view
+from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, ask_view
 
 
 class SourceAway(Exception):
@@ -37,15 +39,23 @@ class ViewSource(Protocol):
         """The answer. Raises SourceAway, NoSuchObject."""
 
 
-class SchedulerViews:
-    """The running scheduler, through the API server."""
+class PredictingSource(ViewSource, Protocol):
+    """A source about the cluster as it is, which also answers what a change would do."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        """The answer to a question with a body, asked by a viewer with this Authorization header ("": by our own
+        user). Raises BadQuestion."""
+
+
+class SchedulerViews:
+    """The running scheduler, through the API server; `client` is open."""
+
+    def __init__(self, config: ClusterConfig, client: Client) -> None:
         self.name = config.server
         self.changed = asyncio.Event()
         self._namespace = config.namespace
         self._config = config
-        self._client: Client | None = None
+        self._client = client
 
     async def moment(self, namespace: str) -> str:
         """No node has the name "", so the answer is empty, and has the step of the scheduler."""
@@ -54,9 +64,20 @@ class SchedulerViews:
 
     async def ask(self, request: ViewRequest) -> ViewDocument:
         try:
-            if self._client is None:
-                self._client = await Client(self._config, user_agent="dovetail-dashboard").__aenter__()
             # Where the user may see one namespace alone, that of the kubeconfig is shown.
             return await ask_view(self._client, replace(request, namespace=request.namespace or self._namespace))
         except (NoView, KubeError) as error:
             raise SourceAway(str(error)) from error
+
+    async def predict(self, request: ViewRequest, authorization: str) -> ViewDocument:
+        asked = replace(request, namespace=request.namespace or self._namespace)
+        try:
+            if not authorization:
+                return await ask_view(self._client, asked)
+            own = Files(token=authorization.partition(" ")[2].strip())
+            async with Client(replace(self._config, source=own), user_agent="dovetail-dashboard") as client:
+                return await ask_view(client, asked)
+        except NoSuchObject as error:
+            raise BadQuestion(400, str(error)) from error
+        except (NoView, KubeError) as error:
+            raise BadQuestion(503, str(error)) from error

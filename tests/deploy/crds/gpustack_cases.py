@@ -68,6 +68,10 @@ CONTRADICTIONS: list[Case] = [
      "spec.idle.resources.requests", "above the limits"),
     (lambda s: s.update(idle={"enabled": True}, agent={"enabled": False}, validation={"enabled": False},
                         startupTaint=False), "spec.idle.enabled", "agents report"),
+    (lambda s: s.update(dashboard={"enabled": True}, scheduler={"views": False}), "spec.dashboard.enabled",
+     "the scheduler answers"),
+    (lambda s: s.update(dashboard={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 1}}}),
+     "spec.dashboard.resources.requests", "above the limits"),
     (lambda s: s.update(driver={"mode": "Container"}), "spec.driver.image", "must name a driver container"),
     (lambda s: s.update(driver={"image": f"x@{DIGEST}"}), "spec.driver.image", "nothing otherwise"),
     (lambda s: s.update(runtime={"className": ""}), "spec.runtime.createClass", "must be false"),
@@ -77,6 +81,7 @@ CONTRADICTIONS: list[Case] = [
 VALUES: list[Case] = [
     *((lambda s, text=text: s.update(idle={"grace": text}), "spec.idle.grace", "")
       for text in ("", "0h", "1d", "-1h", "1.5h", "99999h", "1h 30m", "h")),
+    (lambda s: s.update(dashboard={"replicas": 10}), "spec.dashboard.replicas", ""),
     (lambda s: s.update(idle={"actsPerHour": 61}), "spec.idle.actsPerHour", ""),
     (lambda s: s.update(idle={"exemptNamespaces": ["A b"]}), "spec.idle.exemptNamespaces[0]", ""),
     # Values that do not fit.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/, deploy/agent/ and
-deploy/agent-planes/ and deploy/idle-policy/ hold and remove it again, and can do nothing to what is not its own."""
+"""deploy/operator/ grants the operator what its page lists. With that it can apply all that deploy/, deploy/agent/,
+deploy/agent-planes/, deploy/dashboard/ and deploy/idle-policy/ hold and remove it again, and can do nothing to what is
+not its own."""
 
 from __future__ import annotations
 
@@ -58,10 +59,10 @@ def roles() -> dict[str, list[Document]]:
 
 
 def made() -> list[Document]:
-    """What a GPUStack could want of deploy/, deploy/agent/, deploy/agent-planes/ and deploy/idle-policy/, with all
-    their functions; without the namespaces."""
+    """What a GPUStack could want of deploy/, deploy/agent/, deploy/agent-planes/, deploy/dashboard/ and
+    deploy/idle-policy/, with all their functions; without the namespaces."""
     files = [path for path in sorted(DEPLOY.glob("*.yaml")) if path.name != "kustomization.yaml"]
-    for part in ("agent", "agent-planes", "idle-policy"):
+    for part in ("agent", "agent-planes", "dashboard", "idle-policy"):
         files += [path for path in sorted((DEPLOY / part).glob("*.yaml")) if path.name != "kustomization.yaml"]
     for folder in (DEPLOY / "functions", DEPLOY / "agent/functions"):
         files += sorted(folder.glob("*/role.yaml"))

@@ -15,6 +15,7 @@ from dovetail import __version__
 from dovetail.agent.config import read as read_config
 from dovetail.cli.agent.run import command as agent_command
 from dovetail.cli.collector import command as collector_command
+from dovetail.cli.dashboard import command as dashboard_command
 from dovetail.cli.idle_policy import command as idle_policy_command
 from dovetail.cli.plane.serve import command as serve_command
 from dovetail.cli.scheduler import command as scheduler_command
@@ -48,6 +49,7 @@ POOL = {"name": "p", "nodeSelector": {"matchLabels": {"use": "p"}}}
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
 AGENT_PLANES = {"agentPlanes": {"enabled": True}}
 IDLE = {"idle": {"enabled": True}}
+DASHBOARD = {"dashboard": {"enabled": True}}
 HISTORY = {"history": {"enabled": True}}
 
 
@@ -84,11 +86,14 @@ def selected(daemon_set: Document, labels: dict[str, str]) -> bool:
 
 def test_an_empty_spec_is_what_deploy_installs_by_hand() -> None:
     """But for labels and owner, the image, and that the operator replaces the agents' pods. An empty spec has no
-    endpoints of agents, no history, and no policy about idle workloads."""
+    endpoints of agents, no history, no policy about idle workloads, and no web pages."""
     assert "StatefulSet" not in {one["kind"] for one in objects()}
-    folders = (DEPLOY, DEPLOY / "agent", DEPLOY / "agent-planes", DEPLOY / "functions/history", DEPLOY / "idle-policy")
+    parts = ("agent", "agent-planes", "functions/history", "idle-policy", "dashboard")
+    folders = (DEPLOY, *(DEPLOY / part for part in parts))
     by_hand = {(one["kind"], one["metadata"]["name"]): one for folder in folders for one in build(folder)}
-    rendered = {(one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES | HISTORY | IDLE)}
+    rendered = {
+        (one["kind"], one["metadata"]["name"]): one for one in objects(AGENT_PLANES | HISTORY | IDLE | DASHBOARD)
+    }
     added = {(kind, name) for kind, name in rendered.keys() - by_hand.keys() if kind != "ConfigMap"}
     assert added == {("RuntimeClass", "nvidia")}
     assert {kind for kind, _ in by_hand.keys() - rendered.keys()} == {"Namespace"}
@@ -105,7 +110,8 @@ def test_an_empty_spec_is_what_deploy_installs_by_hand() -> None:
             other["spec"]["selector"]["matchLabels"] |= pool
             other["spec"]["template"]["metadata"]["labels"] |= pool
         if key[0] in WORKLOADS:
-            del one["spec"]["template"]["metadata"]["annotations"]
+            annotations = one["spec"]["template"]["metadata"].pop("annotations", None)
+            assert bool(annotations) == (key[1] != "dovetail-dashboard"), "the web pages have no metrics"
         assert one == other, key
 
 
@@ -308,6 +314,21 @@ def test_options_of_the_policy_about_idle_workloads() -> None:
     assert defaults == [spec.notify_after, spec.act_after, spec.grace, spec.acts_per_hour]
 
 
+def test_options_of_the_web_pages() -> None:
+    spec = {
+        "dashboard": {"enabled": True, "replicas": 2},
+        "scheduler": {"schedulerName": "other", "fabric": ["example.com/row", "example.com/rack"]},
+    }
+    deployment = select(objects(spec), "Deployment", "dovetail-dashboard")
+    (container,) = containers(deployment)
+    assert container["args"][-2:] == ["--scheduler-name=other", "--fabric=example.com/row,example.com/rack"]
+    known = {option for param in dashboard_command.params for option in param.opts}
+    assert {one.partition("=")[0] for one in container["args"][1:]} <= known
+    assert deployment["spec"]["replicas"] == 2
+    off = made({"dashboard": {"enabled": True}, "scheduler": {"views": False}})
+    assert [one.field for one in off.problems] == ["spec.dashboard.enabled"]
+
+
 def test_nothing_may_change_a_workload_unless_the_policy_is_switched_on() -> None:
     for spec, may in (({}, False), (IDLE, True)):
         found = {
@@ -319,7 +340,7 @@ def test_nothing_may_change_a_workload_unless_the_policy_is_switched_on() -> Non
         assert (("apps", "deployments") in found, ("batch", "jobs") in found) == (may, may)
 
 
-@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes", "history", "idle"])
+@pytest.mark.parametrize("part", ["scheduler", "agent", "agentPlanes", "history", "idle", "dashboard"])
 def test_a_request_above_a_limit_of_the_manifest_is_a_problem(part: str) -> None:
     result = made({part: {"enabled": True, "resources": {"requests": {"memory": "9Gi"}}}})
     assert [one.field for one in result.problems] == [f"spec.{part}.resources.requests"]

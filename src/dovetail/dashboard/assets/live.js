@@ -47,6 +47,14 @@ export function dataLink(path, form) {
 
 const keyOf = (path) => `${parameter("namespace")}|${path}`;
 
+// Of a page of which no stream tells: since when it is not answered, and why; "" for one that is.
+function silence(path, why) {
+  const { [path]: known, ...others } = live.silent;
+  if (!why && !known) return;
+  live.silent = why ? { ...others, [path]: { why, since_ms: known?.since_ms ?? nowMs() } } : others;
+  heard();
+}
+
 // The page as it is now; null where it cannot be had.
 export async function read(path) {
   const key = keyOf(path);
@@ -56,13 +64,16 @@ export async function read(path) {
   try {
     reply = await fetch(dataLink(path, "json"), { headers: asked, cache: "no-store" });
   } catch {
+    if (!wanted.has(path)) silence(path, "the connection to the dashboard is lost");
     return before ?? null;
   }
+  if (!wanted.has(path)) silence(path, "");
   if (reply.status === 304) return before;
   const document = await reply.json().catch(() => ({ page: null, error: `the server answers ${reply.status}` }));
   if (reply.status === 401 || reply.status === 403) {
     Object.assign(live, { refused: document.error, status: reply.status });
   } else if (reply.status === 503 && before?.document.page) {
+    if (!wanted.has(path)) silence(path, document.error);
     return before;
   } else {
     live.refused = "";
@@ -70,6 +81,18 @@ export async function read(path) {
   }
   heard();
   return sheets.get(key) ?? null;
+}
+
+// The answer to a question with a body: {page, error}.
+export async function ask(path, question) {
+  try {
+    const reply = await fetch(dataLink(path, "json"), {
+      method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(question), cache: "no-store",
+    });
+    return await reply.json();
+  } catch {
+    return { page: null, error: "The dashboard does not answer." };
+  }
 }
 
 function hear(event) {
@@ -178,11 +201,17 @@ export function useLive() {
   return live;
 }
 
-// The page at a path, kept up to date while it is shown: {document, status}, null until it is there.
-export function useSheet(path) {
+// The page at a path, kept up to date while it is shown: {document, status}, null until it is there. With `everyMs` no
+// stream tells of it: it is read so often, or with 0 once.
+export function useSheet(path, everyMs) {
   useLive();
   const key = keyOf(path);
   useEffect(() => {
+    if (everyMs !== undefined) {
+      read(path);
+      const timer = everyMs && setInterval(() => read(path), everyMs);
+      return () => clearInterval(timer);
+    }
     wanted.set(path, (wanted.get(path) ?? 0) + 1);
     renew();
     read(path);

@@ -2,22 +2,30 @@
 import { html, render, useEffect, useState } from "/assets/core.js";
 import { hasToken, live, useLive, useSheet, useToken } from "/assets/live.js";
 import { Cost, costPath } from "/assets/pages/cost.js";
+import { Decision } from "/assets/pages/decision.js";
 import { Fleet } from "/assets/pages/fleet.js";
 import { Job } from "/assets/pages/job.js";
 import { Jobs } from "/assets/pages/jobs.js";
 import { Leases } from "/assets/pages/leases.js";
 import { Node } from "/assets/pages/node.js";
 import { Queue } from "/assets/pages/queue.js";
+import { Scheduler } from "/assets/pages/scheduler.js";
 import { Teams } from "/assets/pages/teams.js";
 import { Waste } from "/assets/pages/waste.js";
+import { WhatIf } from "/assets/pages/whatif.js";
 import { Keyboard } from "/assets/palette.js";
 import { go, link, parameter, useRoute } from "/assets/route.js";
 import { Time, toggleTimes } from "/assets/times.js";
 
-const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/waste", "Waste"], ["/cost", "Cost"]];
-const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, waste: Waste, cost: Cost };
-// The pages whose data have another name than they.
-const DATA = { "/cost": costPath, "/waste": () => "idle" };
+const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/waste", "Waste"], ["/cost", "Cost"],
+  ["/whatif", "What-if"], ["/scheduler", "Scheduler"]];
+const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, waste: Waste, cost: Cost,
+  whatif: WhatIf, scheduler: Scheduler, decision: Decision };
+// The pages whose data have another name than they. What-if asks; what it offers for a choice is in the queues.
+const DATA = { "/cost": costPath, "/waste": () => "idle", "/whatif": () => "teams" };
+const PAST = new Set(["/cost", "/waste"]);
+// These are read again and again: no stream tells of them.
+const POLLED = { scheduler: 5000, decision: 0 };
 
 // The page of a path, its title and its data; null where there is none.
 function placeOf(path) {
@@ -29,24 +37,29 @@ function placeOf(path) {
     return null;
   }
   const listed = PAGES.find(([one]) => one === path);
-  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path]?.() ?? (path.slice(1) || "fleet"), past: path in DATA };
+  if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path]?.() ?? (path.slice(1) || "fleet"), past: PAST.has(path) };
   if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: names.join("/") };
+  if (names[0] === "decision" && names.length === 2) return { page: "decision", title: `Decision ${names[1]}`, data: names.join("/") };
   if (names[0] === "node" && names.length === 2) return { page: "node", title: names[1], data: names.join("/") };
   return null;
 }
 
-function Status({ data }) {
+function Status({ data, polled }) {
   useLive();
+  if (polled !== undefined && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> ${polled ? `read every ${polled / 1000} s` : "as recorded"}</span>`;
   if (live.state === "live" && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> live</span>`;
   if (live.state === "connecting") return html`<span class="status" role="status">connecting</span>`;
   return html`<span class="status wait" role="status"><span aria-hidden="true">▲</span> not up to date</span>`;
 }
 
-function Old({ data }) {
+function Old({ data, polled }) {
   useLive();
   const silence = live.silent[data];
-  if (live.state === "lost") {
+  if (live.state === "lost" && polled === undefined) {
     return html`<p class="old" role="alert">The connection to the dashboard is lost since <${Time} ms=${live.sinceMs + live.offsetMs} />. What is shown is as old as that; it is tried again.</p>`;
+  }
+  if (silence && polled !== undefined) {
+    return html`<p class="old" role="alert">This page is not answered since <${Time} ms=${silence.since_ms} />: ${silence.why}. What is shown is as old as that.</p>`;
   }
   if (silence) {
     return html`<p class="old" role="alert">${live.source} does not answer this page since <${Time} ms=${silence.since_ms} />: ${silence.why}. What is shown is as old as that.</p>`;
@@ -70,7 +83,7 @@ function Access() {
 }
 
 function Page({ place }) {
-  const sheet = useSheet(place.data);
+  const sheet = useSheet(place.data, POLLED[place.page]);
   if (live.refused) return html`<${Access} />`;
   const Shown = SHOWN[place.page];
   if (place.past) return html`<${Shown} page=${sheet?.document.page} error=${sheet?.document.error} />`;
@@ -97,9 +110,9 @@ function App() {
       <nav aria-label="Pages">${PAGES.map(([one, name]) => html`<a href=${link(one)} aria-current=${one === path ? "page" : undefined}>${name}</a>`)}</nav>
       <span class="tools">${namespace && html`<span class="tag">namespace ${namespace}</span>`}
         ${hasToken() && html`<button type="button" class="quiet" onClick=${() => useToken("")}>Forget token</button>`}
-        <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} /></span></header>
-    <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} />
-      ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.past ? place.page : place.data}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
+        <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} polled=${POLLED[place?.page]} /></span></header>
+    <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} polled=${POLLED[place?.page]} />
+      ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.past ? place.page : `${place.page} ${place.data}`}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
     <footer>${live.source && html`<bdi>${live.source}</bdi>`}</footer>`;
 }
 

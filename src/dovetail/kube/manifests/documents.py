@@ -67,11 +67,15 @@ def read_documents(names: Iterable[str]) -> Iterator[Document]:
     """All documents, in order. Raises ManifestError."""
     for name in names:
         for file in files_named(name):
-            data = content(file)
-            try:
-                yield from _documents(str(file), data)
-            except yaml.YAMLError as error:
-                raise not_yaml(error, str(file)) from error
+            yield from documents_in(str(file), content(file))
+
+
+def documents_in(name: str, data: bytes) -> Iterator[Document]:
+    """The documents of a text, which errors call by this name. Raises ManifestError."""
+    try:
+        yield from _documents(name, data)
+    except yaml.YAMLError as error:
+        raise not_yaml(error, name) from error
 
 
 def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str | Path]:

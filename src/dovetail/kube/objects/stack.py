@@ -144,6 +144,14 @@ class IdleSpec(Wire, frozen=True):
     resources: Resources = Resources()
 
 
+class DashboardSpec(Wire, frozen=True):
+    """The web pages, `dovetail dashboard`. They show what the running scheduler answers."""
+
+    enabled: bool = False
+    replicas: int = 1
+    resources: Resources = Resources()
+
+
 class DriverSpec(Wire, frozen=True):
     """`image` names a driver container by digest (repository@sha256:...); required in mode Container."""
 
@@ -216,6 +224,7 @@ class StackSpec(Wire, frozen=True):
     agent_planes: AgentPlanesSpec = AgentPlanesSpec()
     history: HistorySpec = HistorySpec()
     idle: IdleSpec = IdleSpec()
+    dashboard: DashboardSpec = DashboardSpec()
     driver: DriverSpec = DriverSpec()
     runtime: RuntimeSpec = RuntimeSpec()
     metrics: MetricsSpec = MetricsSpec()

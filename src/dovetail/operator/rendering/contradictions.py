@@ -52,7 +52,7 @@ def contradictions(spec: StackSpec) -> list[Problem]:
     """Each contradiction in a spec, with its field."""
     return [
         *_between_parts(spec), *_scheduler(spec), *_agent(spec.agent), *_agent_planes(spec.agent_planes),
-        *_history(spec.history), *_idle(spec), *_nodes(spec), *_rest(spec),
+        *_history(spec.history), *_idle(spec), *_dashboard(spec), *_nodes(spec), *_rest(spec),
     ]  # fmt: skip
 
 
@@ -164,6 +164,13 @@ def _idle(spec: StackSpec) -> Iterator[Problem]:
     if not 1 <= idle.acts_per_hour <= _MOST_ACTS:
         yield Problem("spec.idle.actsPerHour", str(idle.acts_per_hour), f"must be from 1 to {_MOST_ACTS}")
     yield from _resources(idle.resources, "spec.idle.resources")
+
+
+def _dashboard(spec: StackSpec) -> Iterator[Problem]:
+    if spec.dashboard.enabled and not (spec.scheduler.enabled and spec.scheduler.views):
+        rule = "must be false where scheduler.enabled or scheduler.views is false, as the scheduler answers the pages"
+        yield Problem("spec.dashboard.enabled", "true", rule)
+    yield from _resources(spec.dashboard.resources, "spec.dashboard.resources")
 
 
 def _duration_ms(text: str) -> int:

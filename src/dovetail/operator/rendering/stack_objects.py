@@ -19,6 +19,7 @@ from dovetail.operator.rendering import node_software as nodes
 from dovetail.operator.rendering.agent_objects import agent_objects
 from dovetail.operator.rendering.agent_planes_objects import agent_planes_objects
 from dovetail.operator.rendering.contradictions import contradictions
+from dovetail.operator.rendering.dashboard_objects import dashboard_objects
 from dovetail.operator.rendering.history_objects import history_objects
 from dovetail.operator.rendering.idle_policy_objects import idle_policy_objects
 from dovetail.operator.rendering.scheduler_objects import scheduler_objects
@@ -73,9 +74,11 @@ def desired(stack: GPUStack, found: Found, operator_image: str) -> Desired:
     planes, of_planes = agent_planes_objects(spec, operator_image)
     history, of_history = history_objects(spec, operator_image)
     idle, of_idle = idle_policy_objects(spec, operator_image)
-    objects = [*scheduler, *agents, *planes, *history, *idle]
+    dashboard, of_dashboard = dashboard_objects(spec, operator_image)
+    objects = [*scheduler, *agents, *planes, *history, *idle, *dashboard]
     objects += [*nodes.node_software(spec, found), *metrics.metrics_objects(spec, found)]
-    problems = [*of_scheduler, *of_agents, *of_planes, *of_history, *of_idle, *_same_names(objects)]
+    problems = [*of_scheduler, *of_agents, *of_planes, *of_history, *of_idle, *of_dashboard]
+    problems += _same_names(objects)
     if problems:
         return Desired(problems=tuple(problems))
     metrics.annotate(objects, spec.metrics, found)

@@ -67,7 +67,7 @@ function Totals({ page }) {
       <div class="bar-of" aria-hidden="true">${parts.map(([colour, number]) => number > 0 && html`<span class=${`part-of ${colour}`}
         style=${{ flexGrow: number }}></span>`)}</div>
       <p class="parts">${parts.map(([colour, number, word]) => html`<span>${rounded(number)} ${word}</span>`)}</p></div>
-    <div class="card"><h2>Largest job that fits now</h2>
+    <div class="card"><h2>Largest job that fits now${!page.fits_now && html` <small>(worked out again)</small>`}</h2>
       ${page.capacity.length ? html`<dl class="fits">${page.capacity.map((one) => html`<div><dt><${Name}>${one.model || "GPU"}<//></dt>
         <dd><strong>${fits(one)}</strong> <small>${rounded(one.free)} of ${rounded(one.gpus)} free</small></dd></div>`)}</dl>` : html`<p>No node offers whole GPUs.</p>`}</div>
     <div class="card"><h2>Free, but of no use now</h2>
