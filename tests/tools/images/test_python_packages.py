@@ -95,8 +95,8 @@ def closure(requirements: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def test_the_lock_is_of_every_installation_with_agent_and_views_and_of_nothing_else() -> None:
+def test_the_lock_is_of_every_installation_with_what_the_image_has_and_of_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = set(re.findall(r"^([a-z0-9._-]+)==", python_packages.REQUIREMENTS.read_text(), re.MULTILINE))
     extras = project["optional-dependencies"]
-    assert pinned == closure((*project["dependencies"], *extras["agent"], *extras["views"]))
+    assert pinned == closure((*project["dependencies"], *extras["agent"], *extras["dashboard"], *extras["views"]))

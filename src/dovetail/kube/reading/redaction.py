@@ -78,6 +78,7 @@ PUBLIC_FIELDS = frozenset(
             "gpuHours",
         ),
         *("startupPolicyOrder", "launcherCreationPolicy", "period", "whenUsed", "amount", "currency", "file"),
+        *("days", "start", "end", "timeZone"),
     }
 )
 """The fields that hold a value of a closed set, a quantity, a time, or a fact about hardware."""
