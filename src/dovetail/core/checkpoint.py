@@ -229,6 +229,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         state.queue.report(report.root, report.refusal, report.at_ms, report.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
     state.shares.advance(checkpoint.now_ms)
+    # Queues were read at time 0.
+    state.shares.follow_calendars()
     for held in checkpoint.held:
         state.shares.sync(state.workloads.pods[held.uid])
     state.shares.restore(checkpoint.histories)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
 from zoneinfo import ZoneInfo
@@ -151,6 +152,8 @@ def test_a_change_is_due_by_itself_and_survives_a_checkpoint_and_news_of_its_usa
     assert state.next_wake_ms() == at_eight
     assert dict(state.shares.tree.queues["serving"].guarantee) == {"gpu": 2000}
     again = restore(Policy(fabric=()), take(state))
+    assert again.shares.tree.written["serving"] == state.shares.tree.written["serving"]
+    assert again.next_wake_ms() == at_eight
     for one in (state, again):
         one.advance(at_eight)
         assert dict(one.shares.tree.queues["serving"].guarantee) == {"gpu": 6000}
@@ -169,6 +172,24 @@ def test_a_calendar_that_is_taken_away_leaves_the_guarantee_of_the_spec() -> Non
     assert dict(found.state.shares.tree.queues["serving"].guarantee) == {"gpu": 5000}
     found.apply_events(ev.QueueChanged(serving), ev.QueueRemoved("serving"))
     assert found.state.shares.calendars.next_ms is None
+
+
+def test_a_queue_is_looked_at_only_when_its_own_calendar_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Counter[int]()
+    next_change = GuaranteeCalendar.next_change
+
+    def counted(one: GuaranteeCalendar, now_ms: int) -> object:
+        looked[one.windows[0].start_min] += 1
+        return next_change(one, now_ms)
+
+    monkeypatch.setattr(GuaranteeCalendar, "next_change", counted)
+    queues = [
+        Queue(f"q{i}", calendar=GuaranteeCalendar(gpus(0), (GuaranteeWindow(EVERY_DAY, i, i + 1, gpus(1)),)))
+        for i in range(50)
+    ]
+    found = world(*queues, Queue("plain"), now_ms=MONDAY_MS + HOUR_MS)
+    found.apply_events(ev.QueueRemoved("plain"), ev.QueueChanged(replace(queues[0], weight=2)))
+    assert looked == dict.fromkeys(range(50), 1)
 
 
 def test_the_forecast_knows_that_a_job_starts_when_its_queue_is_guaranteed_more() -> None:

@@ -100,7 +100,7 @@ class Shares:
         if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
             self.accounts.set_half_life(queue)
         if (old.calendar if old is not None else None) != queue.calendar:
-            self.calendars.look(self.now_ms)
+            self.calendars.look(queue.name, self.now_ms)
         self.fair_share.changed()
         self.quota.changed()
         self._by_kind.clear()
@@ -108,7 +108,7 @@ class Shares:
     def remove_queue(self, name: str) -> None:
         """Remove a queue. Its pods run on, and count for `default`, and no more for the queues above it."""
         self._recount(lambda: self._end(name))
-        self.calendars.look(self.now_ms)
+        self.calendars.look(name, self.now_ms)
 
     def _begin(self, queue: Queue) -> None:
         self.tree.put(queue)

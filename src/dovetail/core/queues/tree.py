@@ -33,7 +33,6 @@ class _Shape(Struct, frozen=True):
     problems: dict[str, Problem]
     stops: dict[str, Queue]
     budgeted: tuple[Queue, ...]
-    scheduled: tuple[Queue, ...]
 
 
 class Tree:
@@ -126,10 +125,6 @@ class Tree:
         """The queues that have a budget, in GPU-hours or in money."""
         return self._known().budgeted
 
-    def scheduled(self) -> tuple[Queue, ...]:
-        """The queues that have a calendar."""
-        return self._known().scheduled
-
     def stopped_by(self, name: str) -> Queue | None:
         """The queue that stops this one, by its spec or as it has used its budget: itself or one above it; of several
         one that is drained, then the nearest. None where its jobs start."""
@@ -197,8 +192,7 @@ class Tree:
             self._pass_on(order, problems)
             weights = {name: sum([max(0, self.written[one].weight) for one in names]) for name, names in below.items()}
             budgeted = tuple([one for one in self.written.values() if one.budget is not None or one.money is not None])
-            scheduled = tuple([one for one in self.written.values() if one.calendar is not None])
-            self._shape = _Shape(children, weights, order, problems, self._stops(), budgeted, scheduled)
+            self._shape = _Shape(children, weights, order, problems, self._stops(), budgeted)
         return self._shape
 
     def _depth_first(self, children: dict[str, tuple[str, ...]]) -> list[str]:
