@@ -7,10 +7,11 @@ from collections import Counter
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node
-from tests.core.driven import Driven, foreign
+from tests.core.driven import POLICY, Driven, foreign
 from tests.core.gang_oracle import RACK, ZONE, gpu_node, gpu_pod
 
 
@@ -32,6 +33,13 @@ def per_rack(driven: Driven, prefix: str = "w") -> Counter[str]:
         if uid.startswith(prefix):
             found.add((cluster.nodes.labels[placement.slot].get(RACK, ""), uid.rpartition("-")[0]))
     return Counter(rack for rack, _ in found)
+
+
+def zones(driven: Driven, prefix: str = "") -> set[str]:
+    """The zones in which pods are."""
+    cluster = driven.state.cluster
+    found = [cluster.nodes.labels[one.slot] for uid, one in cluster.placements.items() if uid.startswith(prefix)]
+    return {labels.get(ZONE, "") for labels in found}
 
 
 def start(driven: Driven, *names: str, **more: object) -> None:
@@ -105,5 +113,19 @@ def test_a_level_above_racks_counts_its_own_domains() -> None:
     nodes = [gpu_node(f"{zone}{rack}", 4, zone, f"r{rack}") for zone in "ab" for rack in range(2)]
     driven = Driven(*nodes)
     start(driven, "w0", "w1", spread=ZONE)
-    zones = {driven.state.cluster.nodes.labels[one.slot][ZONE] for one in driven.state.cluster.placements.values()}
-    assert zones == {"a", "b"}
+    assert zones(driven) == {"a", "b"}
+
+
+def test_a_search_for_the_spread_that_is_cut_off_keeps_no_replica_waiting() -> None:
+    """Away from the first replica is room by count, but not for the parts in any arrangement; beside it there is."""
+    nodes = [gpu_node(f"a{i}", gpus, "a", f"a{i}") for i, gpus in enumerate((16, 9, 8))]
+    nodes += [gpu_node(f"b{i}", 3, "b", f"b{i}") for i in range(6)]
+    driven = Driven(*nodes, policy=replace(POLICY, search_limit=60))
+    driven.at(0, *replica("w0", 1, 16, spread=ZONE))
+    root = [ev.GangChanged(Gang("w1", "ns", "w1", 0, spread=ZONE))]
+    for i, size in enumerate([2, 2, 2, 2, 3, 3, 3]):
+        root.append(ev.GangChanged(Gang(f"s{i}", "ns", f"s{i}", size, parent="w1", required=(RACK,))))
+        made = [gpu_pod(f"s{i}-{j}", 1, f"s{i}", made_for="LeaderWorkerSet/web") for j in range(size)]
+        root += map(ev.PodChanged, made)
+    driven.at(1, *root)
+    assert zones(driven, "s") == {"a"} and not driven.holds()

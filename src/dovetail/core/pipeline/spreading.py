@@ -4,7 +4,8 @@
 Rules: replicas are the gangs that were made for one object of one namespace, as the groups of a LeaderWorkerSet. The
 next one is placed within the domains that have the fewest of them, where it fits; else within those with one more, and
 so on; in the end anywhere: a domain that is full, or a node without the label, keeps no replica from starting. Inside
-these domains it is placed as any gang is. A gang of which pods run already stays where it is.
+these domains it is placed as any gang is. A gang of which pods run already stays where it is. What is tried for the
+spread has a limit of its own: that search may end without an answer, and then the gang is placed anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.model import Gang
-from dovetail.core.placing.gangs import GangSearch, Group
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.state import State
 
@@ -27,14 +28,25 @@ def place(state: State, workload: str, group: Group, scope: Scope | None, limit:
     """Place the group of a workload inside the scope (None: anywhere), in the running trial. Returns False where it
     does not fit; the caller must then drop the trial. Raises SearchLimitReached."""
     gang = state.workloads.gangs.get(workload)
+    if gang is not None and gang.spread and not group.all_held() and _spread(state, gang, group, scope, limit):
+        return True
+    return GangSearch(state.cluster, state.score_cache, limit).place(group, scope)
+
+
+def _spread(state: State, gang: Gang, group: Group, scope: Scope | None, limit: int) -> bool:
+    """Place the group in domains with few replicas."""
     search = GangSearch(state.cluster, state.score_cache, limit)
-    if gang is not None and gang.spread and not group.all_held():
-        for inside in _preferred(state, gang, scope):
-            with state.cluster.trial() as trial:
+    for inside in _preferred(state, gang, scope):
+        with state.cluster.trial() as trial:
+            try:
                 if search.place(group, inside):
                     trial.keep()
                     return True
-    return search.place(group, scope)
+            except SearchLimitReached:
+                # It ended in the middle of a placement.
+                group.unchoose()
+                return False
+    return False
 
 
 def _preferred(state: State, gang: Gang, scope: Scope | None) -> Iterator[Scope]:

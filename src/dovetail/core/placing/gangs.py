@@ -66,6 +66,11 @@ class Group(Struct):
         for group in self.groups:
             yield from group.walk()
 
+    def unchoose(self) -> None:
+        """Forget the scopes of a placement that was given up."""
+        for group in self.walk():
+            group.scope, group.chosen = None, False
+
     def all_pods(self) -> Sequence[Pod]:
         return [pod for group in self.walk() for pod in group.pods] if self.groups else self.pods
 
