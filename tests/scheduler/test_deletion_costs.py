@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import cycle
-from dovetail.core.events import Event, NodeChanged, PodChanged, PodRemoved
+from dovetail.core.events import Event, NodeChanged, NodeRemoved, PodChanged, PodRemoved
 from dovetail.core.model import GPU, PODS, Node, Pod, Request
 from dovetail.core.state import State
 from dovetail.kube.api.discovery import Served
@@ -216,15 +216,47 @@ async def test_over_hours_of_churn_writes_are_bounded_and_stop_when_the_cluster_
 async def test_a_namespace_with_many_replica_sets_does_not_keep_another_from_its_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deletion_costs, "MOST_AN_HOUR", 4)
+    monkeypatch.setattr(deletion_costs, "MOST_AN_HOUR", 8)
     stage = Stage(12)
     for i in range(10):
         stage.replica(f"a{i}", f"n{i}", owner=f"a/s{i}")
-    stage.replica("z", "n11", owner="z/only")
     assert await stage.looks(1) == 4
+    stage.replica("z", "n11", owner="z/only")
+    assert await stage.looks(1) == 1
     assert stage.annotations["z"]
-    assert await stage.looks(59 * MINUTE_MS) == 0
+    assert await stage.looks(58 * MINUTE_MS) == 0
     assert await stage.looks(2 * MINUTE_MS) == 4
+
+
+async def test_a_write_that_fails_neither_shortens_nor_lengthens_the_wait_after_it(stage: Stage) -> None:
+    stage.replica("a", "n0")
+    stage.error = Conflict(409, "Conflict", "x", "PATCH")
+    await stage.looks(3 * MINUTE_MS)
+    stage.error = None
+    assert await stage.looks(2 * MINUTE_MS) == 1
+    stage.other("x", "n0")
+    assert await stage.looks(7 * MINUTE_MS) == 0
+    assert await stage.looks(4 * MINUTE_MS) == 1
+
+
+async def test_the_cluster_may_change_between_two_replica_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its domains are numbered anew then, and there are fewer of them."""
+    stage, clique = Stage(0), "nvidia.com/gpu.clique"
+    for i in range(3):
+        stage.apply(NodeChanged(Node(f"n{i}", ((GPU, 8), (PODS, 99)), ((clique, f"c{i}"),))))
+        stage.replica(f"p{i}", f"n{i}", owner=f"d/s{i}")
+
+    async def others_run(_: float) -> None:
+        for i in range(3):
+            stage.apply(NodeRemoved(f"n{i}"))
+
+    monkeypatch.setattr(deletion_costs.asyncio, "sleep", others_run)
+    await stage.looks(1)
+    assert [stage.annotations[f"p{i}"].get(WHY, "").partition(": ")[2][:44] for i in range(3)] == [
+        "its end leaves node n0 with 8 GPUs to others",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

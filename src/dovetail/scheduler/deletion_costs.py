@@ -8,9 +8,10 @@ Rules
 - Nothing is written while the costs that are there give the order. A new order keeps as many of them as it can.
 - A ReplicaSet is written again after ten minutes at the earliest, and the wait doubles up to an hour each time that it
   is written again so soon. At most MOST_AN_HOUR pods an hour are written, those of the namespaces with the fewest
-  writes first: one that makes many ReplicaSets waits for itself alone. Of a set, costs that have to go are removed
-  first.
-- A write fails if the pod has changed since it was read. It is decided again after a minute.
+  writes first, and of one namespace never more than are left to all others then: one that makes many ReplicaSets keeps
+  no other waiting. Of a set, costs that have to go are removed first.
+- A write fails if the pod has changed since it was read. It is decided again after a minute, and that does not count as
+  another time.
 """
 
 from __future__ import annotations
@@ -54,11 +55,16 @@ class CostChange(Struct, frozen=True):
     why: str = ""
 
 
-class _Pace(Struct):
-    """When a ReplicaSet was last written, and how long it is left alone after that."""
+class _Pace(Struct, frozen=True):
+    """When a ReplicaSet was last written, and how long it is left alone after that; less where that failed."""
 
     written_ms: int
     again_ms: int
+    failed: bool = False
+
+    def due(self, now_ms: int) -> bool:
+        """Whether it may be written again."""
+        return now_ms - self.written_ms >= (_RETRY_MS if self.failed else self.again_ms)
 
 
 class DeletionCosts:
@@ -95,16 +101,20 @@ class DeletionCosts:
         due: dict[str, list[CostChange]] = {}
         for owner, own in sets.items():
             pace = self._paces.get(owner)
-            if (pace is None or now_ms - pace.written_ms >= pace.again_ms) and (found := self._changes(domains, own)):
+            if (pace is None or pace.due(now_ms)) and (found := self._changes(domains, own)):
                 due[owner] = found
             # The counts may be a moment old by then: a step does not wait for all of them.
             await asyncio.sleep(0)
         while self._writes and now_ms - self._writes[0][0] >= _HOUR_MS:
             self._writes.popleft()
         by_namespace = Counter(namespace for _, namespace in self._writes)
-        while due and len(self._writes) < MOST_AN_HOUR:
+        while due:
             owner = min(due, key=lambda one: (by_namespace[_namespace(one)], one))
-            changes = due.pop(owner)[: MOST_AN_HOUR - len(self._writes)]
+            # The next namespaces have at least as many writes, so they may have no more either.
+            left = (MOST_AN_HOUR - len(self._writes) - by_namespace[_namespace(owner)] + 1) // 2
+            if left <= 0:
+                break
+            changes = due.pop(owner)[:left]
             all_written = True
             for change in changes:
                 if not self._may_write():
@@ -112,8 +122,7 @@ class DeletionCosts:
                 self._writes.append((now_ms, change.namespace))
                 all_written &= await self._write(change)
             by_namespace[_namespace(owner)] += len(changes)
-            pace = _next_pace(self._paces.get(owner), now_ms)
-            self._paces[owner] = pace if all_written else _Pace(now_ms, _RETRY_MS)
+            self._paces[owner] = _next_pace(self._paces.get(owner), now_ms, failed=not all_written)
 
     def _changes(self, domains: Domains, own: Slots) -> list[CostChange]:
         """What has to be written on the pods of one ReplicaSet, removals first."""
@@ -229,10 +238,12 @@ def _ascending(costs: Sequence[int | None]) -> set[int]:
     return kept
 
 
-def _next_pace(pace: _Pace | None, now_ms: int) -> _Pace:
-    soon = pace is not None and now_ms - pace.written_ms < 2 * pace.again_ms
-    again_ms = min(2 * pace.again_ms, _HOUR_MS) if pace is not None and soon else _AGAIN_MS
-    return _Pace(now_ms, again_ms)
+def _next_pace(pace: _Pace | None, now_ms: int, *, failed: bool) -> _Pace:
+    if pace is None or now_ms - pace.written_ms >= 2 * pace.again_ms:
+        again_ms = _AGAIN_MS
+    else:
+        again_ms = pace.again_ms if pace.failed else min(2 * pace.again_ms, _HOUR_MS)
+    return _Pace(now_ms, again_ms, failed)
 
 
 def _namespace(owner: str) -> str:

@@ -63,6 +63,15 @@ def test_two_pods_of_one_node_follow_each_other_and_the_first_reports_that_anoth
     assert [(one.domain, one.others) for one in found] == [("a", 1), ("a", 0), ("b", 1), ("b", 0)]
 
 
+def test_a_pod_that_is_ending_holds_nothing_any_more_so_that_the_order_of_the_next_ones_stays() -> None:
+    driven = cluster(node("a"))
+    for uid in ("a1", "a2"):
+        driven.apply_events(ev.PodChanged(replica(uid, "a")))
+    (first, second) = order(driven)
+    driven.apply_events(ev.PodChanged(replica(first.uid, "a", deleting=True)))
+    assert order(driven) == [second]
+
+
 @pytest.mark.parametrize(
     "left_out",
     [

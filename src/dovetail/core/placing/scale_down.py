@@ -46,21 +46,29 @@ class FreeingPod(Struct, frozen=True):
 
 
 class Domains:
-    """The domains of a cluster as they are now, with how many pods hold GPUs in each."""
+    """The domains of a cluster as they are when this is made, with how many pods hold GPUs in each: the cluster may
+    change while it is in use. Pods that are ending hold none."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._levels = [level for level in cluster.fabric.levels if level in NVLINK_LEVELS]
-        self._columns: list[list[int]] = [cluster.fabric.domains(level).tolist() for level in self._levels]
+        fabric = cluster.fabric
+        self._levels = [level for level in fabric.levels if level in NVLINK_LEVELS]
+        self._columns: list[list[int]] = [fabric.domains(level).tolist() for level in self._levels]
+        self._names = [
+            list(cluster.nodes.names),
+            *([fabric.name(level, i) for i in range(fabric.count(level))] for level in self._levels),
+        ]
+        self._slots: dict[int, dict[int, list[int]]] = {}
+        """By the number of a level the slots of its domains."""
         self._gpus: dict[_Domain, int] = {}
         self._sets: dict[str, dict[int, list[Placement]]] = {}
         on_slots = [0] * cluster.nodes.size
         for placement in cluster.placements.values():
-            if not _holds(placement):
+            if placement.pod.deleting or not _holds(placement):
                 continue
             on_slots[placement.slot] += 1
             pod = placement.pod
-            if pod.owner and pod.managed and pod.node and not pod.deleting and pod.made_for.startswith(_KINDS):
+            if pod.owner and pod.managed and pod.node and pod.made_for.startswith(_KINDS):
                 self._sets.setdefault(pod.owner, {}).setdefault(placement.slot, []).append(placement)
         self._pods = [dict(enumerate(on_slots)), *(_summed(column, on_slots) for column in self._columns)]
 
@@ -89,9 +97,18 @@ class Domains:
         """How many GPUs its usable nodes offer."""
         if domain not in self._gpus:
             level, number = domain
-            slots = [number] if not level else self._cluster.fabric.slots(self._levels[level - 1], number).tolist()
-            self._gpus[domain] = sum(map(self._offered, slots))
+            self._gpus[domain] = sum(map(self._offered, self._inside(level, number)))
         return self._gpus[domain]
+
+    def _inside(self, level: int, number: int) -> list[int]:
+        if not level:
+            return [number]
+        if level not in self._slots:
+            found = self._slots[level] = {}
+            for slot, one in enumerate(self._columns[level - 1]):
+                if one != ABSENT:
+                    found.setdefault(one, []).append(slot)
+        return self._slots[level][number]
 
     def _offered(self, slot: int) -> int:
         nodes = self._cluster.nodes
@@ -104,9 +121,7 @@ class Domains:
     def named(self, domain: _Domain) -> tuple[str, str]:
         """The node label key of its level, "" for a node, and its name."""
         level, number = domain
-        if not level:
-            return "", self._cluster.nodes.names[number]
-        return self._levels[level - 1], self._cluster.fabric.name(self._levels[level - 1], number)
+        return self._levels[level - 1] if level else "", self._names[level][number]
 
 
 def first_to_end(
