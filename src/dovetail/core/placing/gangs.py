@@ -128,6 +128,8 @@ class GangSearch:
         try:
             placed = next(self._alternatives(root, scope), False)
         except SearchLimitReached:
+            # It ended in the middle of a placement.
+            root.unchoose()
             placed = False
         if not placed:
             self._cluster.rewind(mark)
