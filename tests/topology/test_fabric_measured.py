@@ -62,6 +62,8 @@ def test_nodes_without_a_label_are_parts_of_the_next_wider_level() -> None:
     assert [one.nodes for one in groups(nodes, RACK)] == [("a0", "a1")]
     assert [one.parts for one in groups(nodes, BLOCK)] == [("x/a", "lone")]
     assert [one.parts for one in groups(nodes, "")] == [("x", "out")]
+    found = slow_of(results(nodes, lambda one: 30 if one.level == BLOCK else 95), 80)
+    assert found == (SlowResult(RACK, "x/a", 30, 100), SlowResult("", "lone", 30, 100))
 
 
 @pytest.mark.parametrize("bad", ["a0", "a1", "a3"])

@@ -4,8 +4,9 @@
 Rules
 - A job takes all GPUs of its nodes, may be preempted, and has a short run time: it runs where others leave gaps, and
   its pods start together or not at all.
-- It is over when its first pod has ended, or all of it: the other pods of an mpirun wait for ever. What its pods have
-  written is its result; then it is deleted, and so it is when the command is interrupted.
+- It is over when its first pod has succeeded, or all of it has ended: the other pods of an mpirun wait for ever, and a
+  pod that is evicted is made again. What its pods have written is its result, unless it failed: it may have been ended
+  before its large messages. Then it is deleted, and so it is when the command is interrupted.
 - A job that has no result in time is deleted, too, with the reason why it waited.
 """
 
@@ -31,7 +32,7 @@ from dovetail.kube.translate.annotations import PREFIX
 
 _MOST_BYTES = 4 << 20
 """Of what the pods of one job have written."""
-_ENDED = ("succeeded", "failed")
+_SUCCEEDED = "succeeded"
 PROGRAM = """
 import os, time, torch
 import torch.distributed as dist
@@ -133,12 +134,14 @@ async def measure(
     turns = asyncio.Semaphore(request.at_once)
     created = False
 
-    async def one(job: MeasureJob) -> None:
+    def begun() -> None:
         nonlocal created
+        created = True
+
+    async def one(job: MeasureJob) -> None:
         async with turns:
             try:
-                answer = await _answer(cluster, job, request, every_s)
-                created = True
+                answer = await _answer(cluster, job, request, every_s, begun)
             except KubeError as error:
                 if not created:
                     raise
@@ -150,10 +153,13 @@ async def measure(
             tasks.create_task(one(job))
 
 
-async def _answer(cluster: JobCluster, job: MeasureJob, request: MeasureRequest, every_s: float) -> MeasureAnswer:
-    await cluster.create(documents_of(job, request), request.namespace, owned=True)
+async def _answer(
+    cluster: JobCluster, job: MeasureJob, request: MeasureRequest, every_s: float, begun: Callable[[], None]
+) -> MeasureAnswer:
     found: NamedJob | None = None
     try:
+        await cluster.create(documents_of(job, request), request.namespace, owned=True)
+        begun()
         found = await cluster.find(request.namespace, job.name, "job")
         end = time.monotonic() + request.wait_s
         while not _over(found):
@@ -162,8 +168,9 @@ async def _answer(cluster: JobCluster, job: MeasureJob, request: MeasureRequest,
                 return MeasureAnswer("", f"no result in time{': ' + why if why else ''}")
             await asyncio.sleep(every_s)
             found = await cluster.again(found)
-        text = await _written(cluster, found)
-        return MeasureAnswer(text, failure(found) if found.ended == "failed" else "")
+        if not (found.ended == _SUCCEEDED or _first_succeeded(found)):
+            return MeasureAnswer("", failure(found))
+        return MeasureAnswer(await _written(cluster, found))
     finally:
         if found is None:
             with suppress(KubeError):
@@ -174,8 +181,11 @@ async def _answer(cluster: JobCluster, job: MeasureJob, request: MeasureRequest,
 
 
 def _over(job: NamedJob) -> bool:
-    first = [pod for pod in job.pods if pod.name.startswith(f"{job.name}-0-")]
-    return bool(job.ended) or any(pod.state in _ENDED for pod in first)
+    return bool(job.ended) or _first_succeeded(job)
+
+
+def _first_succeeded(job: NamedJob) -> bool:
+    return any(pod.state == _SUCCEEDED for pod in job.pods if pod.name.startswith(f"{job.name}-0-"))
 
 
 async def _written(cluster: JobCluster, job: NamedJob) -> str:

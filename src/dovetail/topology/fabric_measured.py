@@ -30,13 +30,17 @@ class PlacedGpuNode(Struct, frozen=True):
 
 class FabricGroup(Struct, frozen=True):
     """Nodes to measure between: one for each of the `parts` of a domain at `level`. The parts are domains of the level
-    `of`; "": nodes."""
+    `of`, or nodes that have none there; "": nodes."""
 
     level: str
     shape: str
     nodes: tuple[str, ...]
     parts: tuple[str, ...]
     of: str = ""
+
+    def marks(self) -> tuple[tuple[str, str], ...]:
+        """The parts as they are marked: the level of a domain, "" for a node, and the name."""
+        return tuple(("" if part in self.nodes else self.of, part) for part in self.parts)
 
 
 class GroupResult(Struct, frozen=True):
@@ -120,8 +124,8 @@ def _slow(pairs: Iterable[GroupResult], percent: int, *, nodes: bool) -> Iterato
     found: dict[tuple[str, str], list[GroupResult]] = {}
     for one in pairs:
         if bool(one.group.of) != nodes:
-            for part in one.group.parts:
-                found.setdefault((one.group.of, part), []).append(one)
+            for mark in one.group.marks():
+                found.setdefault(mark, []).append(one)
     for (of, part), of_part in found.items():
         best = max(of_part, key=lambda one: (one.mbps or 0) * 1000 // one.expected_mbps)
         mbps = best.mbps or 0

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -18,6 +19,8 @@ from dovetail.cli import wait_report
 from dovetail.cli.fabric import measurement
 from dovetail.cli.fabric.measurement import status_of_results
 from dovetail.jobs.measuring import PROGRAM, MeasureJob, MeasureRequest, documents_of
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.limits import bounded
 from dovetail.playground import pod_logs
 from dovetail.topology.fabric_measured import FabricGroup, GroupResult, SlowResult
 from dovetail.topology.nccl_output import read
@@ -126,6 +129,20 @@ def test_marks_of_what_was_not_measured_stay_until_their_time() -> None:
     assert (found["measured"][1]["slowestMBps"], found["measured"][1]["expectedMBps"]) == (40, 100)
 
 
+def test_a_ring_and_a_pair_with_a_slow_node_take_no_mark_away() -> None:
+    marked = OLD | {"level": RACK, "name": "x", "expiresAt": "2026-03-05T00:00:00Z"}
+    before = {"slow": [marked, OLD | {"expiresAt": "2026-03-05T00:00:00Z"}]}
+    ring = FabricGroup(RACK, "ring", ("a", "b", "c"), ("a", "b", "c"))
+    wider = FabricGroup("", "pair", ("a", "b"), ("x", "y"), RACK)
+    week = timedelta(days=7)
+    kept = status_of_results([GroupResult(ring, 99, 100)], [], week, "i", before, NOW)["slow"]
+    assert [one["name"] for one in kept] == ["x", "a"]
+    found = status_of_results([GroupResult(wider, 9, 100)], [SlowResult("", "b", 9, 100)], week, "i", before, NOW)
+    assert [one["name"] for one in found["slow"]] == ["x", "a", "b"]
+    gone = status_of_results([GroupResult(wider, 99, 100)], [], week, "i", before, NOW)["slow"]
+    assert [one["name"] for one in gone] == ["a"]
+
+
 def test_a_job_is_on_its_nodes_alone_preemptible_and_short() -> None:
     job, service = documents_of(MeasureJob("m", ("a", "b"), 8), MeasureRequest("ns", "i"))
     pod = job["spec"]["template"]
@@ -134,6 +151,18 @@ def test_a_job_is_on_its_nodes_alone_preemptible_and_short() -> None:
     assert pod["metadata"]["annotations"] == {"dovetail.dev/max-runtime": "10m", "dovetail.dev/preemptible": "true"}
     assert (job["spec"]["parallelism"], pod["spec"]["activeDeadlineSeconds"]) == (2, 600)
     assert service["kind"] == "Service"
+
+
+def test_the_scheduler_reads_all_nodes_of_the_largest_group() -> None:
+    nodes = tuple(f"node-{i}" for i in range(measurement._MOST_NODES + 10))
+    taken = []
+    for count in (measurement._MOST_NODES, len(nodes)):
+        job, _ = documents_of(MeasureJob("m", nodes[:count], 8), MeasureRequest("ns", "i"))
+        pod = msgspec.convert(
+            {"metadata": {"name": "m", "namespace": "ns"}} | {"spec": job["spec"]["template"]["spec"]}, Pod
+        )
+        taken.append(not bounded(pod).problems)
+    assert taken == [True, False]
 
 
 TORCH = """

@@ -2,7 +2,8 @@
 """What `dovetail fabric measure` does: the groups, their jobs, and what the Fabric gets of the results.
 
 Rules
-- What earlier measurements marked, and this one has not measured, stays until its own time.
+- What earlier measurements marked, and this one has not judged, stays until its own time. Rings judge nothing, and a
+  pair with a slow node judges no wider part.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from dovetail.views.fabric_groups import expected_mbps, gpu_nodes
 
 Document = dict[str, Any]
 _MOST_GROUPS = 10_000
+_MOST_NODES = 120
+"""Of one group: a pod names each of its nodes in a term, and the scheduler reads so many (`kube.translate.limits`)."""
 
 
 class MeasurePlan(Struct, frozen=True):
@@ -64,6 +67,10 @@ def planned(source: ClusterSource, options: Mapping[str, Any]) -> MeasurePlan:
         raise click.ClickException("there are no two nodes with GPUs to measure between: see `dovetail fabric show`")
     if len(groups) > _MOST_GROUPS:
         raise click.ClickException(f"{len(groups)} groups are more than {_MOST_GROUPS}: choose with --level or --nodes")
+    if (most := max(len(one.nodes) for one in groups)) > _MOST_NODES:
+        raise click.ClickException(
+            f"a ring of {most} nodes is more than one job can name, which is {_MOST_NODES}: choose with --nodes"
+        )
     return MeasurePlan(groups, tuple(expected_mbps(state, one.nodes, gpus) for one in groups), gpus, left_out)
 
 
@@ -131,7 +138,10 @@ def status_of_results(
     now: datetime,
 ) -> Document:
     """The status that `results` leave of what was `before`."""
-    seen = {(one.group.of, part) for one in results if one.mbps is not None for part in one.group.parts}
+    nodes = {one.name for one in slow if not one.level}
+    counted = [one.group for one in results if one.mbps is not None and one.group.shape == PAIR and one.expected_mbps]
+    seen = {mark for one in counted if not one.of or nodes.isdisjoint(one.nodes) for mark in one.marks()}
+    seen |= {(one.level, one.name) for one in slow}
     kept = [
         one
         for one in before.get("slow", ())
