@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node
+from dovetail.core.pipeline.signature import wanted_by
 from tests.core.driven import POLICY, Driven, foreign
 from tests.core.gang_oracle import RACK, ZONE, gpu_node, gpu_pod
 
@@ -129,3 +130,16 @@ def test_a_search_for_the_spread_that_is_cut_off_keeps_no_replica_waiting() -> N
         root += map(ev.PodChanged, made)
     driven.at(1, *root)
     assert zones(driven, "s") == {"a"} and not driven.holds()
+
+
+def test_refusals_are_remembered_for_the_replicas_of_one_object_alone() -> None:
+    driven = Driven(*racks(2))
+    driven.apply_events(*replica("w0"), *replica("w1"), *replica("v0", made_for="LeaderWorkerSet/other"))
+    driven.apply_events(*replica("x0", spread=""))
+    state = driven.state
+    wanted = {}
+    for name in ("w0", "w1", "v0", "x0"):
+        (group,) = state.workloads.groups(name)
+        wanted[name] = wanted_by(state, "default", group, name)
+    assert wanted["w0"] == wanted["w1"] is not None
+    assert len({wanted["w0"], wanted["v0"], wanted["x0"]}) == 3

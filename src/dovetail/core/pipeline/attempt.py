@@ -88,7 +88,7 @@ class Attempt:
         state, workload = self._state, self._workload
         # A gang that lacks pods is refused by their number, whatever they want.
         enough = bool(group.groups) or len(group.pods) >= group.missing
-        wanted = wanted_by(state, self._queue, group) if enough else None
+        wanted = wanted_by(state, self._queue, group, workload) if enough else None
         # The signature matters to refused workloads alone.
         signature = self._signature(group, wanted) if state.equivalence.concern(wanted) else None
         if signature is not None and (known := known_refusals.refusal(state, workload)) is not None:

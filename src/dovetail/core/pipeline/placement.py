@@ -84,7 +84,7 @@ class PlacementPhase:
                 return [], refusal
             if _elastic(group) and self._beyond(group.all_pods()) is not None:
                 group = least(group)
-                wanted = wanted_by(self._state, self._queue, group)
+                wanted = wanted_by(self._state, self._queue, group, self._workload)
         if wanted is not None and (known := self._cache.no_room.get(wanted)) is not None:
             return [], known
         binds, refusal = self._beside_reserved(group, wanted)
@@ -92,7 +92,7 @@ class PlacementPhase:
             # Only where it would go shows what it has of a model, or of memory, or of what is held for others: too much
             # all together.
             group = least(group)
-            wanted = wanted_by(self._state, self._queue, group)
+            wanted = wanted_by(self._state, self._queue, group, self._workload)
             binds, refusal = self._beside_reserved(group, wanted)
         self.took_least |= group is not whole and bool(binds)
         if not binds and wanted is not None and refusal is not None and refusal.reason in NO_ROOM:

@@ -16,8 +16,16 @@ from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.state import State
 
 
-def wanted_by(state: State, queue: str, group: Group) -> Hashable | None:
-    """What the group wants in this queue; None where its pods differ beyond their shapes."""
+def wanted_by(state: State, queue: str, group: Group, workload: str = "") -> Hashable | None:
+    """What the group wants in this queue; None where its pods differ beyond their shapes. `workload` is the one that it
+    is, "" for none: of a replica that is spread, where it would go depends on the others of its object."""
+    wanted, gang = _wanted(state, queue, group), state.workloads.gangs.get(workload)
+    if wanted is None or gang is None or not gang.spread:
+        return wanted
+    return wanted, gang.spread, gang.namespace, state.workloads.made_for(workload)
+
+
+def _wanted(state: State, queue: str, group: Group) -> Hashable | None:
     cluster = state.cluster
     if not state.policy.remember_refusals or group.groups or group.held:
         return None
