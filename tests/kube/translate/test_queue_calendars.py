@@ -71,3 +71,9 @@ def test_the_table_has_the_offsets_of_the_time_zone(name: str) -> None:
         (_, known) = max(one for one in table if one[0] <= at_s * 1000)
         offset = datetime.fromtimestamp(at_s, zone).utcoffset()
         assert offset is not None and known == offset.total_seconds() * 1000
+
+
+@pytest.mark.parametrize("name", ["localtime", "posixrules", "Factory", "right/Europe/Berlin", "posix/Europe/Berlin"])
+def test_a_file_of_the_database_that_is_no_zone_of_its_own_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        offsets_of(name)

@@ -3,7 +3,8 @@
 
 Rules: a table covers the years FIRST_YEAR to LAST_YEAR; before and after it, the first and the last offset hold. It is
 of the time zone database of this machine (the package `tzdata`, where the system has none). A name is looked up there,
-so one that is a path or names nothing is an error.
+so one that is a path or names nothing is an error, and so is a file of the database that is no zone of its own: the
+local time of the machine, and the zones again with and without leap seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import lru_cache
 
 FIRST_YEAR, LAST_YEAR = 2025, 2045
 _LONGEST = 64
+_NO_ZONES = ("Factory", "localtime", "posix/", "posixrules", "right/")
 _STEP_S = 86_400
 Offsets = tuple[tuple[int, int], ...]
 
@@ -24,7 +26,7 @@ def offsets_of(name: str) -> Offsets:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
-        zone = ZoneInfo(name if 0 < len(name) <= _LONGEST else "")
+        zone = ZoneInfo(name if len(name) <= _LONGEST and not name.startswith(_NO_ZONES) else "")
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(name) from None
     first = _epoch_s(FIRST_YEAR)
