@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 import msgspec
 
 from dovetail.topology.fabric import FabricFinding, FabricPlacement, FabricReading
-from dovetail.topology.fabric_record import MOST_BYTES, MOST_FINDINGS, RecordedSource, status_of, writers_of
+from dovetail.topology.fabric_record import (
+    MOST_BYTES,
+    MOST_FINDINGS,
+    MOST_WRITERS,
+    RecordedSource,
+    status_of,
+    writers_of,
+)
 from dovetail.topology.node_list import listed_nodes
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -60,7 +67,14 @@ def test_the_writers_of_labels_with_the_time_of_the_last() -> None:
         """{"manager": "%s", "time": "2026-0%d-01T00:00:00Z", "fieldsV1": {"f:metadata": {"f:labels": {"f:%s": {}}}}}"""
     )
     nodes = [(entry % ("kubelet", 1, "other"), entry % ("admin", month, RACK)) for month in (2, 3)]
-    items = ",".join(f'{{"metadata": {{"name": "n", "managedFields": [{",".join(one)}]}}}}' for one in nodes)
+    # One manager may have two entries of a node.
+    nodes.append((nodes[0][1], nodes[0][1]))
+    items = ",".join(
+        f'{{"metadata": {{"name": "{i}", "managedFields": [{",".join(one)}]}}}}' for i, one in enumerate(nodes)
+    )
     (writer,) = writers_of(listed_nodes(f'{{"items": [{items}]}}'), [RACK])
-    assert (writer.key, writer.manager, writer.nodes) == (RACK, "admin", 2)
+    assert (writer.key, writer.manager, writer.nodes) == (RACK, "admin", 3)
     assert writer.since == datetime(2026, 3, 1, tzinfo=UTC)
+    managers = ",".join(entry % (f"m{i:03}", 1, RACK) for i in range(MOST_WRITERS + 1))
+    many = listed_nodes(f'{{"items": [{{"metadata": {{"name": "n", "managedFields": [{managers}]}}}}]}}')
+    assert len(writers_of(many, [RACK])) == MOST_WRITERS

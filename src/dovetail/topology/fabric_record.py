@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from dovetail.topology.node_list import ListedMetadata, ListedNode
 
 MOST_BYTES = 900_000
 MOST_FINDINGS = 200
+MOST_WRITERS = 64
 _LONGEST_TEXT = 4096
 _CONSISTENT = "Consistent"
 Document = dict[str, Any]
@@ -142,18 +144,21 @@ def status_of(
 
 
 def writers_of(nodes: Iterable[ListedNode], keys: Iterable[str]) -> tuple[LabelWriter, ...]:
-    """The writers of these labels, by key in their order, and by manager."""
-    found: dict[str, dict[str, list[datetime | None]]] = {key: {} for key in keys}
+    """The writers of these labels, by key in their order, and by manager; the first MOST_WRITERS."""
+    found: dict[str, dict[str, dict[str, list[datetime]]]] = {key: {} for key in keys}
     for node in nodes:
         for entry in node.metadata.managed_fields:
             for name in entry.fields.metadata.labels:
                 if (by_manager := found.get(name.removeprefix("f:"))) is not None:
-                    by_manager.setdefault(entry.manager, []).append(entry.time)
-    return tuple(
-        LabelWriter(key, manager, len(times), max((one for one in times if one is not None), default=None))
+                    # A manager that applies and updates has two entries.
+                    times = by_manager.setdefault(entry.manager, {}).setdefault(node.metadata.name, [])
+                    times += [entry.time] if entry.time is not None else []
+    writers = (
+        LabelWriter(key, manager, len(by_node), max(chain.from_iterable(by_node.values()), default=None))
         for key, by_manager in found.items()
-        for manager, times in sorted(by_manager.items())
+        for manager, by_node in sorted(by_manager.items())
     )
+    return tuple(islice(writers, MOST_WRITERS))
 
 
 def _source(name: str, reading: FabricReading, keys: Sequence[str], now: datetime) -> Document:
