@@ -72,7 +72,7 @@ def test_what_is_not_there_is_not_slow(part: SlowPart) -> None:
     assert places(state_of({"r0": 2, "r1": 2}, slow(part)), 2) == ["r0-0", "r0-1"]
 
 
-def test_what_is_slow_is_found_again_only_when_nodes_the_fabric_or_the_time_say_so(
+def test_what_is_slow_is_found_again_only_after_a_change_of_nodes_of_the_fabric_or_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state = state_of({"r0": 2, "r1": 2}, slow(SlowPart("r0-1", LATER), SlowPart("b/r1", 2 * LATER, RACK)))

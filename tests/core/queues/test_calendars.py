@@ -174,7 +174,7 @@ def test_a_calendar_that_is_taken_away_leaves_the_guarantee_of_the_spec() -> Non
     assert found.state.shares.calendars.next_ms is None
 
 
-def test_a_queue_is_looked_at_only_when_its_own_calendar_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_calendars_only_the_one_that_changes_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = Counter[int]()
     next_change = GuaranteeCalendar.next_change
 

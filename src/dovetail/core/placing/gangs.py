@@ -67,7 +67,7 @@ class Group(Struct):
             yield from group.walk()
 
     def unchoose(self) -> None:
-        """Forget the scopes of a placement that was given up."""
+        """Forget the scopes of a placement that is not kept."""
         for group in self.walk():
             group.scope, group.chosen = None, False
 
