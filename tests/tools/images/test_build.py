@@ -157,7 +157,7 @@ print(*sorted(failed), sep="\\n")
 def test_every_module_can_be_imported_but_those_of_extras(interpreter: Interpreter) -> None:
     assert interpreter.run("-c", IMPORT_ALL).split("\n")[:-1] == [
         "dovetail.plane.mcp.server: mcp_types",
-        "dovetail.plane.mcp.transports: uvicorn",
+        "dovetail.plane.mcp.transports: mcp",
         *[
             f"dovetail.{name}: matplotlib"
             for name in ("sim.plots", "views.fabric_plot", "views.spot_plot", "views.topology_plot")
