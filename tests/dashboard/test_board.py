@@ -136,6 +136,15 @@ async def test_a_page_that_nobody_has_open_is_asked_for_where_it_is_read() -> No
     assert (await board.sheet(FLEET)).version > first.version
 
 
+async def test_answers_of_one_moment_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.dashboard.board.MOST", 3)
+    board = PageBoard(FakeSource(node("a"), *(node(f"n{number}") for number in range(8))), (), lambda: NOW_MS)
+    for number in range(8):
+        assert (await board.sheet(Topic("node", f"n{number}"))).status == 200
+        assert (await board.sheet(Topic("fleet", namespace=f"team-{number}"))).status == 200
+    assert max(map(len, board._answers.values())) <= 3 and len(board._answers) <= 3
+
+
 async def test_one_page_that_is_not_answered_leaves_the_others_up_to_date() -> None:
     source = FakeSource(node("a"))
     async with running(source) as board:

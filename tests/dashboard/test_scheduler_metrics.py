@@ -4,6 +4,7 @@ see it."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -47,12 +48,19 @@ class Replica:
     def __init__(self, **numbers: int) -> None:
         self.numbers = {"leader": 1, "quick": 50, "steps": 100, "refused": 10, **numbers}
         self.status = 200
+        self.pause_s = 0.0
         self.asked = 0
 
     async def __aenter__(self) -> str:
-        async def metrics(_request: web.Request) -> web.Response:
+        async def metrics(request: web.Request) -> web.StreamResponse:
             self.asked += 1
-            return web.Response(text=METRICS.format(**self.numbers), status=self.status)
+            reply = web.StreamResponse(status=self.status)
+            await reply.prepare(request)
+            first, end = METRICS.format(**self.numbers).split("# TYPE dovetail_refusals", 1)
+            await reply.write(first.encode())
+            await asyncio.sleep(self.pause_s)
+            await reply.write(f"# TYPE dovetail_refusals{end}".encode())
+            return reply
 
         app = web.Application()
         app.router.add_get("/metrics", metrics)
@@ -97,6 +105,14 @@ async def test_rates_are_those_between_the_first_look_and_the_last(monkeypatch: 
         replica.numbers |= {"quick": 1, "steps": 1, "refused": 0}
         page = await metrics.page()
         assert (page.window_s, page.steps) == (0, 1), "another process begins anew"
+
+
+async def test_metrics_that_come_in_parts_are_read_whole() -> None:
+    replica = Replica()
+    replica.pause_s = 0.05
+    async with replica as url:
+        page = await SchedulerMetrics(url, lambda: NOW_MS).page()
+    assert page.reports_queued == 1 and len(page.refusals) == 2
 
 
 async def test_a_replica_that_does_not_lead_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

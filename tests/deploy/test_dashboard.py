@@ -11,6 +11,7 @@ import yaml
 from dovetail import __version__
 from dovetail.cli.dashboard import LISTEN
 from dovetail.cli.dashboard import command as dashboard_command
+from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects.history import HISTORY_GROUP
 from dovetail.kube.objects.views import VIEWS_GROUP
 from tests.paths import ROOT
@@ -59,4 +60,4 @@ def test_its_account_changes_nothing() -> None:
         for group in rule["apiGroups"]:
             verbs.setdefault(group, set()).update(rule["verbs"])
     assert verbs.pop("authentication.k8s.io") == verbs.pop("authorization.k8s.io") == {"create"}
-    assert verbs == {VIEWS_GROUP: {"get", "list"}, HISTORY_GROUP: {"list"}}
+    assert verbs == {VIEWS_GROUP: {"get", "list"}, HISTORY_GROUP: {"list"}, QUEUES.group: {"list"}}, "what is read"

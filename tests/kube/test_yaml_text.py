@@ -120,6 +120,11 @@ NESTED = {
     "after rare breaks": lambda n: "".join(f"{' ' * at}a:\u2028" for at in range(n)),
     "lists as far in as keys": lambda n: "".join(f"{' ' * at}a:\n{' ' * at}-\n" for at in range(n // 2)),
     "lists in lists": lambda n: "".join(f"{' ' * at}-\n" for at in range(n)),
+    "pairs in flow lists": lambda n: "[a: " * (n // 2) + "1" + "]" * (n // 2),
+    "pairs in flow lists in lists as far in as keys": lambda n: (
+        "".join(f"{' ' * at}a:\n{' ' * at}-\n" for at in range(n // 5))
+        + f"{' ' * (n // 5)}{'[a: ' * (n * 3 // 10)}1{']' * (n * 3 // 10)}"
+    ),
     "in block and flow": lambda n: "- " * (n // 2) + "[" * (n - n // 2) + "]" * (n - n // 2),
 }
 

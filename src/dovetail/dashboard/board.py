@@ -239,6 +239,8 @@ class PageBoard:
         if (source, namespace, moment) not in self._answers:
             for key in [key for key in self._answers if key[:2] == (source, namespace)]:
                 del self._answers[key]
+            while len(self._answers) >= MOST:
+                del self._answers[next(iter(self._answers))]
             self._answers[source, namespace, moment] = {}
         return moment
 
@@ -328,7 +330,10 @@ class _Asking:
                 return decode_json(slow.document.answer, kind)
             asked = ViewRequest(resource, namespace or own, short, query, alone=bool(own))
             began_s, cpu_s = time.monotonic(), time.process_time()
-            self._known[key] = await self._source.ask(asked)
+            found = await self._source.ask(asked)
+            while len(self._known) >= MOST:
+                del self._known[next(iter(self._known))]
+            self._known[key] = found
             if seldom:
                 self._slow.took((own, *key), self._known[key], time.monotonic() - began_s)
                 self._slow.cpu_s += time.process_time() - cpu_s

@@ -15,7 +15,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 from msgspec import Struct
@@ -78,7 +78,7 @@ class SchedulerMetrics:
             for address in dict.fromkeys(str(one[4][0]) for one in found):
                 shown = f"[{address}]" if ":" in address else address
                 try:
-                    samples = await self._samples(client, f"{parts.scheme}://{shown}:{port}{parts.path}", parts.netloc)
+                    samples = await self._samples(client, f"{parts.scheme}://{shown}:{port}{parts.path}", parts)
                 except (ClientError, OSError, TimeoutError, ValueError) as error:
                     why = f"{self._url}: {error or type(error).__name__}"
                     continue
@@ -87,11 +87,17 @@ class SchedulerMetrics:
                 why = f"{self._url}: none of the replicas that answer leads"
         raise SourceAway(why)
 
-    async def _samples(self, client: ClientSession, url: str, host: str) -> Mapping[_Key, float]:
-        async with client.get(url, headers={"Host": host}) as reply:
+    async def _samples(self, client: ClientSession, url: str, asked: SplitResult) -> Mapping[_Key, float]:
+        """Of the replica at the address in `url`, which is asked, and has a certificate, by its name."""
+        name = asked.hostname if asked.scheme == "https" else None
+        async with client.get(url, headers={"Host": asked.netloc}, server_hostname=name) as reply:
             if reply.status != 200:
                 raise ValueError(f"the scheduler answers {reply.status}")
-            text = await reply.content.read(_MOST_BYTES)
+            text = bytearray()
+            async for part in reply.content.iter_any():
+                text += part
+                if len(text) > _MOST_BYTES:
+                    raise ValueError(f"the metrics are longer than {_MOST_BYTES >> 20} MiB")
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(text.decode())

@@ -37,7 +37,7 @@ _ANCHOR, _ALIAS = re.compile(r"&([\w-]+)", re.ASCII), re.compile(r"\*([\w-]+)", 
 _MOST_SHOWN = 40
 _LONG = 64
 """Characters: a long text counts as one value for each of these."""
-_FLAT_INDENT, _FLAT_BRACKETS, _FLAT_CHARACTERS = 40, 100, 2**14
+_FLAT_INDENT, _FLAT_BRACKETS, _FLAT_CHARACTERS = 40, 50, 2**14
 _INDENTS = bytes.maketrans(b"\t?:-", b" " * 4)
 _TOO_FAR = b" " * (_FLAT_INDENT + 1)
 _SMALL = 18
@@ -151,8 +151,9 @@ class FlatLoader(Loader):
 
 
 def is_flat(text: str) -> bool:
-    """Whether a text is short, and nothing in it can be nested deeper than DEEPEST: a level is a bracket, or takes a
-    character before the first word of a line, which a list and its key may share."""
+    """Whether a text is short, and nothing in it can be nested deeper than DEEPEST: a level is a bracket, which has
+    another one in it as `[a: 1]` has, or takes a character before the first word of a line, which a list and its key
+    may share."""
     return (
         len(text) <= _FLAT_CHARACTERS
         and text.count("[") + text.count("{") <= _FLAT_BRACKETS

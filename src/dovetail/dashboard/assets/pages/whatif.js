@@ -141,7 +141,7 @@ function Answer({ found }) {
 }
 
 export function WhatIf({ page }) {
-  const kind = FORMS[parameter("kind")] ? parameter("kind") : "submit";
+  const kind = Object.hasOwn(FORMS, parameter("kind")) ? parameter("kind") : "submit";
   const [change, setChange] = useState(null);
   const [answer, setAnswer] = useState(null);
   const [asking, setAsking] = useState(false);
