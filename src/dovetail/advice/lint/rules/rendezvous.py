@@ -3,7 +3,7 @@
 
 - torchrun's `--nnodes` is more than the pods that the object makes: only for kinds whose pods are one job, and not for
   an elastic number, or for a container without an image, which is a patch.
-- The address at which the ranks meet is the pod itself, in a job of several pods.
+- The address at which the ranks meet is the pod itself, in a job of several pods. With `--nnodes=1` each trains alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _apart(whole: Field, _: Facts) -> Iterator[RuleMatch]:
                     f"`{nodes[0]}` waits for {wanted} pods, and the object makes {number}: write {number}, or make more"
                 )
                 yield RuleMatch(command, message)
-            elif max(wanted, peers_of(pod)) > 1:
+            elif (wanted if nodes is not None else peers_of(pod)) > 1:
                 yield from _at_home(container, command, words)
 
 
