@@ -85,7 +85,8 @@ def _volumes(pod: Template) -> Iterator[RuleMatch]:
         medium = volume.at("emptyDir", "medium")
         if pod.partial or not medium.text.startswith(_MEDIUM) or not all(one.at("image") for one in pod.all_containers):
             continue
-        asked = {name for one in pod.all_containers for _, name, _ in amounts_of(one)} | {one for one, _ in _of_pod(pod)}
+        of_containers = {name for one in pod.all_containers for _, name, _ in amounts_of(one)}
+        asked = of_containers | {name for name, _ in _of_pod(pod)}
         sizes = {name.removeprefix(_HUGE) for name in asked if name.startswith(_HUGE)}
         size = medium.text.removeprefix(_MEDIUM).removeprefix("-")
         if not sizes or (size and size not in sizes):
