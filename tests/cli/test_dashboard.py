@@ -31,6 +31,8 @@ FILE = ("--file", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z"
         (["--authorize"], "--authorize asks an API server; --file has none"),
         (["--views-only"], "--views-only asks an API server; --file has none"),
         (["--listen", "127.0.0.1"], "must be HOST:PORT"),
+        (["--scheduler-metrics", "http://127.0.0.1:99999/metrics"], "is no address such as"),
+        (["--scheduler-metrics", "127.0.0.1:10351"], "is no address such as"),
     ],
 )
 def test_what_would_show_too_much_is_refused(arguments: list[str], message: str) -> None:

@@ -126,6 +126,30 @@ async def test_a_source_that_is_away_leaves_the_page_and_is_reported_with_its_ti
         await stream.events.aclose()
 
 
+async def test_a_question_about_the_past_that_fails_is_not_asked_again_and_again() -> None:
+    class Past(FakeSource):
+        moments = 0
+
+        async def moment(self, namespace: str) -> str:
+            self.moments += 1
+            return await super().moment(namespace)
+
+    past = Past(node("a"))
+    past.why = "no history"
+    board = PageBoard(FakeSource(node("a")), (), lambda: NOW_MS, past)
+    running = asyncio.create_task(board.run())
+    stream = Stream(board, Topic("idle"))
+    assert (await stream.until(lambda news: bool(news["silent"])))["silent"]["idle"]["why"] == "no history"
+    for _ in range(3):
+        past.changed.set()
+        await asyncio.sleep(0.02)
+    assert past.moments == 1
+    await stream.events.aclose()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
 async def test_a_page_that_nobody_has_open_is_asked_for_where_it_is_read() -> None:
     source = FakeSource(node("a"))
     board = PageBoard(source, (), lambda: NOW_MS)

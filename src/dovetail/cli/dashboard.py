@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 from msgspec import Struct
@@ -28,7 +29,12 @@ _log = logging.getLogger("dovetail.dashboard")
 
 
 def _url(value: str | None) -> str:
-    if value and not value.startswith(("http://", "https://")):
+    try:
+        parts = urlsplit(value or "http://127.0.0.1")
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
         raise click.BadParameter(f"{value!r} is no address such as http://127.0.0.1:10351/metrics")
     return value or ""
 

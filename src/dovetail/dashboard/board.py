@@ -39,6 +39,8 @@ from dovetail.kube.reading.views import NoSuchObject, ViewRequest
 
 T = TypeVar("T")
 PROBED_S = 0.5
+PAST_RETRY_S = 15.0
+"""After a question about the past that was not answered: such a question costs much, and its answers change rarely."""
 PART, SELDOM_PART = 0.2, 0.05
 MOST_CREDIT_S = 2.0
 QUICK_S = 0.1
@@ -82,6 +84,8 @@ class _Open:
         self.again_s = 0.0
         """When an answer in it that is older has to be asked for again; 0 if there is none."""
         self.silence: Unanswered | None = None
+        self.retry_s = 0.0
+        """Before this time a page that was not answered is not asked for again."""
         self.making = asyncio.Lock()
 
 
@@ -214,13 +218,16 @@ class PageBoard:
         """Ask again for what of these pages may have changed."""
         moments: dict[str, str] = {}
         for topic in topics:
-            kept, why = self._open[topic], ""
+            kept, why, began_s = self._open[topic], "", time.monotonic()
+            if kept.silence is not None and began_s < kept.retry_s:
+                continue
             try:
                 if topic.namespace not in moments:
                     moments[topic.namespace] = await self._moment(source, topic.namespace)
                 await self._renew(topic, kept, moments[topic.namespace])
             except SourceAway as error:
                 why = str(error)
+                kept.retry_s = began_s + (PAST_RETRY_S if source is self.past else 0.0)
             if bool(why) != bool(kept.silence):
                 _log.info("%s: %s: %s", source.name, topic.path, why or "it is answered again")
                 kept.silence = Unanswered(why, self.clock_ms()) if why else None

@@ -102,8 +102,10 @@ def _on_one_node(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 def _pods_of(pod: Template) -> int:
     """How many pods of this template there are at a time."""
     *above, last = pod.field.path or ("",)
-    numbers = [pod.whole.at(*above, name).whole for name in _NUMBERS] if last == "template" else []
-    return max([*(number or 1 for number in numbers), peers_of(pod)])
+    beside = pod.whole.at(*above)
+    numbers = [beside.at(name).whole or 1 for name in _NUMBERS] if last == "template" else []
+    most = beside.at("completions").whole or max(numbers, default=1)
+    return max([*(min(number, most) for number in numbers), peers_of(pod)])
 
 
 def _claim_templates(pod: Template) -> Iterator[str]:
