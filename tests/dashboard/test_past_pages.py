@@ -165,6 +165,12 @@ async def test_a_user_of_one_namespace_sees_no_name_of_another(store: Path) -> N
             async with client.get(f"/api/{path}.json?namespace={OWN}") as reply:
                 assert reply.status == status, path
         async with client.get(f"/api/stream?namespace={OWN}&on=idle&on=cost/team/7d") as reply:
+            assert reply.status == 200
+            text = ""
+            while "idle" not in text:
+                text += (await reply.content.readany()).decode()
+            assert "cost" not in text
+        async with client.get("/api/stream?on=idle") as reply:
             assert reply.status == 403
 
 

@@ -43,6 +43,7 @@ from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
+from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 
 OWN_HOSTS = ("127.0.0.1", "localhost")
@@ -237,15 +238,22 @@ class _Streams:
         asked = request.query_params.getlist("on")
         topics = [topic_of(one, namespace) for one in asked]
         found = frozenset(one for one in topics if one is not None)
-        needed = lists({resource: None for one in sorted(found) for resource in NEEDED.get(one.page, ())})
-
-        async def may() -> Refusal | None:
-            return await self._accesses.refusal(header, namespace, needed)
-
-        if (refused := await may()) is not None:
+        if (refused := await self._accesses.refusal(header, namespace)) is not None:
             return _failed(*refused)
         if len(found) < len(asked) or len(asked) > MOST_TOPICS:
             return _failed(400, f"`on` names up to {MOST_TOPICS} different pages")
+        needed: dict[Resource, None] = {}
+        for one in sorted(found):
+            rights = NEEDED.get(one.page, ())
+            if rights and await self._accesses.refusal(header, namespace, lists(rights)) is not None:
+                # The page itself is refused; the others, beside which it is shown, are not.
+                found -= {one}
+            else:
+                needed |= dict.fromkeys(rights)
+
+        async def may() -> Refusal | None:
+            return await self._accesses.refusal(header, namespace, lists(needed))
+
         if self._streams.total() >= MOST_STREAMS or (header and self._streams[header] >= MOST_OF_A_TOKEN):
             return _failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
         events = events_of(self._board, found, request.headers.get("last-event-id", ""), may)

@@ -70,8 +70,11 @@ export async function read(path) {
   if (!wanted.has(path)) silence(path, "");
   if (reply.status === 304) return before;
   const document = await reply.json().catch(() => ({ page: null, error: `the server answers ${reply.status}` }));
-  if (reply.status === 401 || reply.status === 403) {
+  if (reply.status === 401) {
     Object.assign(live, { refused: document.error, status: reply.status });
+  } else if (reply.status === 403) {
+    // Of this page: the stream is refused where the user may see nothing at all.
+    sheets.set(key, { document, status: reply.status, tag: null });
   } else if (reply.status === 503 && before?.document.page) {
     if (!wanted.has(path)) silence(path, document.error);
     return before;

@@ -24,6 +24,7 @@ const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Le
 // The pages whose data have another name than they. What-if asks; what it offers for a choice is in the queues.
 const DATA = { "/cost": costPath, "/waste": () => "idle", "/whatif": () => "teams" };
 const PAST = new Set(["/cost", "/waste"]);
+const TITLES = { 403: "You may not see this.", 404: "It is not there." };
 // These are read again and again: no stream tells of them.
 const POLLED = { scheduler: 5000, decision: 0 };
 
@@ -90,7 +91,7 @@ function Page({ place }) {
   if (!sheet) return html`<p class="loading">Loading</p>`;
   const { page, error } = sheet.document;
   if (!page) {
-    return html`<div class="empty"><p><strong>${sheet.status === 404 ? "It is not there." : "There is no answer yet."}</strong></p><p>${error}</p>
+    return html`<div class="empty"><p><strong>${TITLES[sheet.status] ?? "There is no answer yet."}</strong></p><p>${error}</p>
       ${sheet.status === 404 && html`<p><a href=${link("/jobs")}>All jobs</a>, <a href=${link("/")}>all nodes</a></p>`}</div>`;
   }
   return html`<${Shown} page=${page} />`;
