@@ -234,6 +234,11 @@ async def test_a_deployment_is_scaled_down_from_the_pod_that_frees_a_node(
         async def marks() -> dict[str, str]:
             return (await cluster.get(cluster.pods_path(first)))["metadata"]["annotations"]
 
+        async def ready() -> int:
+            return (await cluster.get(f"{path}/web")).get("status", {}).get("readyReplicas", 0)  # type: ignore[no-any-return]
+
+        # One that is not ready would end first, whatever the costs.
+        await eventually(ready, lambda count: count == 3)
         found = await eventually(marks, lambda found: "dovetail.dev/deletion-cost" in found)
         cost = found["controller.kubernetes.io/pod-deletion-cost"]
         assert found["dovetail.dev/deletion-cost"].startswith(

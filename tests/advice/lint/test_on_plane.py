@@ -35,6 +35,7 @@ REFUSED = {
     "G02": "must be equal to nvidia.com/gpu limit",
     "G07": "not a valid selector operator",
     "G09": "tolerations",
+    "G55": "Limit must be set for non overcommitable resources",
 }
 """Rules whose wrong example the server refuses, and its message."""
 NAMESPACE = "default"

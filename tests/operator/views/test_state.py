@@ -104,3 +104,11 @@ def test_whatever_happens_it_changes_a_bounded_number_of_times_an_hour(seed: int
     assert changes
     for now_s in changes:
         assert sum(now_s <= one < now_s + 3600 for one in changes) <= 16
+
+
+def test_what_is_due_is_done_at_its_time_whatever_the_rounding() -> None:
+    draw = random.Random(7)
+    for since_s in (draw.uniform(0, 500) for _ in range(1000)):
+        record = followed(ViewRecord(ViewState.REGISTERED), UNANSWERED, since_s)
+        assert record.due_s is not None
+        assert followed(record, UNANSWERED, record.due_s).state is ViewState.WITHDRAWN

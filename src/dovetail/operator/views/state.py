@@ -101,6 +101,7 @@ def _registered(record: ViewRecord, facts: ViewFacts, now_s: float) -> ViewRecor
     tries = 0 if since_s is not None and not record.why and now_s - since_s >= STEADY_S else record.tries
     began_s = since_s if since_s is not None and record.why else now_s
     why = record.why or facts.why or "NotAnswered"
-    if now_s - began_s >= UNANSWERED_S:
+    # As in `due_s`: differences of floats can be less than what was added, and nobody would look again.
+    if now_s >= began_s + UNANSWERED_S:
         return withdrawn(why, now_s, tries + 1)
     return replace(record, since_s=began_s, why=why, tries=tries)
