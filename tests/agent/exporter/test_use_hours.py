@@ -150,6 +150,7 @@ def test_a_reading_that_comes_twice_counts_once(node: Node, clocks: Clocks) -> N
 def test_a_wall_clock_that_jumps_adds_and_hides_no_time(jumps: list[tuple[int, int]]) -> None:
     """Whatever the hours are, together they have the time that passed, and each is one that a collector accepts."""
     clocks = Clocks()
+    clocks.ahead_ms += 100_000 * HOUR_MS  # Jumps do not lead before 1970.
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: clocks.s)
         patch.setattr(module, "KEPT_HOURS", 10_000)
