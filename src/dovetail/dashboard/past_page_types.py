@@ -135,16 +135,16 @@ class JobUsePage(Struct, frozen=True):
     runs: tuple[PastJob, ...]
     cost: CostGroup | None
     currency: str
-    model: str
-    mean_percent: float
-    p95_percent: float
-    idle_percent: float
-    measured_percent: float
-    memory_peak_mib: int
-    memory_mib: int
-    bottleneck: str
-    meaning: str
-    advice: tuple[AdvisedJob, ...]
+    model: str = ""
+    mean_percent: float = 0.0
+    p95_percent: float = 0.0
+    idle_percent: float = 0.0
+    measured_percent: float = 0.0
+    memory_peak_mib: int = 0
+    memory_mib: int = 0
+    bottleneck: str = ""
+    meaning: str = ""
+    advice: tuple[AdvisedJob, ...] = ()
 
 
 class TeamTrend(Struct, frozen=True):

@@ -140,16 +140,16 @@ async def job_use(ask: Asking, fabric: Sequence[str], name: str) -> JobUsePage:
     with suppress(NoSuchObject):
         resource, query = _asked(AdviceQuestion((name,)))
         used = next(iter((await ask(resource, JobAdviceList, query)).jobs), None)
+    page = JobUsePage(
+        costs.start_ms, costs.end_ms, runs, _group(groups[0]) if groups else None, costs.currency
+    )  # fmt: skip
     if used is None:
-        return JobUsePage(
-            costs.start_ms, costs.end_ms, runs, _group(groups[0]) if groups else None, costs.currency, "", 0, 0, 0, 0,
-            0, 0, "", "", (),
-        )  # fmt: skip
-    return JobUsePage(
-        costs.start_ms, costs.end_ms, runs, _group(groups[0]) if groups else None, costs.currency, used.model,
-        used.mean_milli / _PER_MILLE, used.p95_milli / _PER_MILLE, used.idle_milli / _PER_MILLE,
-        used.coverage_milli / _PER_MILLE, used.memory_peak_mib, used.memory_mib, used.bottleneck, used.meaning,
-        _advised(used),
+        return page
+    return replace(
+        page, model=used.model, mean_percent=used.mean_milli / _PER_MILLE, p95_percent=used.p95_milli / _PER_MILLE,
+        idle_percent=used.idle_milli / _PER_MILLE, measured_percent=used.coverage_milli / _PER_MILLE,
+        memory_peak_mib=used.memory_peak_mib, memory_mib=used.memory_mib, bottleneck=used.bottleneck,
+        meaning=used.meaning, advice=_advised(used),
     )  # fmt: skip
 
 

@@ -60,12 +60,15 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
     """Serve the pages until cancelled; `ready` is called when they are there. With `authorize` the API server decides
     what the user of each token may see. Raises KubeError."""
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        source = await _source(cluster, stack, tasks)
+        client = None
+        if cluster.config is not None:
+            client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+        source = await _source(cluster, client, tasks)
         accesses: Accesses = OwnAccess()
         if authorize:
-            assert cluster.config is not None
-            accesses = ReviewedAccess(Reviews(await stack.enter_async_context(Client(cluster.config))))
-        board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, stack))
+            assert client is not None
+            accesses = ReviewedAccess(Reviews(client))
+        board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, client, stack))
         scheduler = SchedulerSources(
             SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
             RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
@@ -75,12 +78,11 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
         await asyncio.get_running_loop().create_future()
 
 
-async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> PredictingSource:
+async def _source(cluster: ShownCluster, client: Client | None, tasks: asyncio.TaskGroup) -> PredictingSource:
     """The running scheduler where the API server has its views, else a copy of the cluster."""
     if cluster.copy is not None:
         return cluster.copy
-    assert cluster.config is not None
-    client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
+    assert cluster.config is not None and client is not None
     if not cluster.views_only:
         try:
             await ask_view(client, ViewRequest(NODE_HOLDERS, cluster.config.namespace, query={"node": ""}))
@@ -93,14 +95,13 @@ async def _source(cluster: ShownCluster, stack: AsyncExitStack, tasks: asyncio.T
     return SchedulerViews(cluster.config, client)
 
 
-async def _past(cluster: ShownCluster, stack: AsyncExitStack) -> ViewSource:
+async def _past(cluster: ShownCluster, client: Client | None, stack: AsyncExitStack) -> ViewSource:
     own: ViewSource = NoHistory()
     if cluster.history is not None:
         own = await stack.enter_async_context(aclosing(OwnHistory(cluster.history)))
-    if cluster.config is None:
+    if cluster.config is None or client is None:
         return own
     if cluster.history is None:
-        client = await stack.enter_async_context(Client(cluster.config, user_agent="dovetail-dashboard"))
         own = CollectorHistory(cluster.config, client)
     return WithBudgets(own, cluster.config)
 

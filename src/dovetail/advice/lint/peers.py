@@ -12,6 +12,12 @@ _OF_JOB_SETS = "replicatedJobs"
 _OF_DYNAMO = (("spec", "services"), ("spec", "components"))
 
 
+def job_pods(spec: Field) -> int:
+    """How many pods a Job with this spec has at a time."""
+    width, wanted = _number(spec.at("parallelism")), spec.at("completions").whole
+    return width if wanted is None else min(width, wanted)
+
+
 def peers_of(pod: Template) -> int:
     """How many pods of this template work together, itself included; 1 also where that is unknown. Those of a plain
     Job do if each has an index and all run at once."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from dovetail.core.model import Problem
+from dovetail.core.queues.guarantee_calendar import DAY_MIN
 from dovetail.core.queues.types import Amounts, GuaranteeCalendar, GuaranteeWindow
 from dovetail.kube.objects.queues import QueueCalendar, QueueWindow, Resources
 from dovetail.kube.translate.problems import nearest, shown
@@ -62,7 +63,7 @@ def _minute(text: str, path: str, problems: list[Problem]) -> int:
         rule = f"must be a time of day as HH:MM; nearest valid value: {nearest(text, ('08:00', '20:00', '24:00'))}"
         problems.append(Problem(path, shown(text), rule))
         return 0
-    return 1440 if text == "24:00" else int(match[1]) * 60 + int(match[2])
+    return DAY_MIN if text == "24:00" else int(match[1]) * 60 + int(match[2])
 
 
 def _days(window: QueueWindow, path: str, problems: list[Problem]) -> int:

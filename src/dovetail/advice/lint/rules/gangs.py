@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
+from dovetail.advice.lint.peers import job_pods
 from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef
@@ -85,8 +86,7 @@ def _size(whole: Field) -> _Size | None:
     if declared is None or declared.gang.problem is not None:
         return None
     if declared.alone:
-        width, wanted = (whole.at("spec", key).whole for key in ("parallelism", "completions"))
-        pods = min(1 if width is None else width, wanted if wanted is not None else width or 1)
+        pods = job_pods(whole.at("spec"))
         return _Size(pods, pods) if kind == ("batch", "Job") else None
     each = [part.pods for part in declared.parts] or [declared.pods]
     if any(pods is None for pods in each) or kind[1] == "LeaderWorkerSet":

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.peers import peers_of
+from dovetail.advice.lint.peers import job_pods, peers_of
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
@@ -44,8 +44,6 @@ _ONE_POD = "ReadWriteOncePod"
 _ONE_NODE = ("ReadWriteOnce", _ONE_POD)
 _MOST_GPUS = 16
 """The largest number of GPUs in one machine."""
-_NUMBERS = ("replicas", "parallelism")
-"""The fields beside a template that have the number of its pods."""
 _WORKFLOW_TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
 
 
@@ -102,10 +100,10 @@ def _on_one_node(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 def _pods_of(pod: Template) -> int:
     """How many pods of this template there are at a time."""
     *above, last = pod.field.path or ("",)
+    if last != "template":
+        return peers_of(pod)
     beside = pod.whole.at(*above)
-    numbers = [beside.at(name).whole or 1 for name in _NUMBERS] if last == "template" else []
-    most = beside.at("completions").whole or max(numbers, default=1)
-    return max([*(min(number, most) for number in numbers), peers_of(pod)])
+    return max(beside.at("replicas").whole or 1, job_pods(beside), peers_of(pod))
 
 
 def _claim_templates(pod: Template) -> Iterator[str]:

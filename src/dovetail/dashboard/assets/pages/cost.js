@@ -1,4 +1,4 @@
-// Costs: what the GPUs of a period cost, and for whom; all rows together are the bill.
+// The cost of the GPUs in a period, by group. The rows add up to the bill.
 import { html, useState } from "/assets/core.js";
 import { useSheet } from "/assets/live.js";
 import { Bar, BarLegend, hours, money, percent } from "/assets/money.js";
