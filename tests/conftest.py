@@ -143,6 +143,15 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["in_order"] = node.config.getvalue("dist") == "loadfile"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that takes a plane or a node and does not say so by its mark: others would end it before."""
+    for item in items:
+        for mark, fixtures in {"plane": {"plane", "plane_factory"}, "node": {"real_node", "node_factory"}}.items():
+            taken = fixtures.intersection(getattr(item, "fixturenames", ()))
+            if taken and not item.get_closest_marker(mark):
+                raise pytest.UsageError(f"{item.nodeid} takes {min(taken)} and needs @pytest.mark.{mark}")
+
+
 def pytest_collection_finish() -> None:
     """Tell the garbage collector to pass over what was imported and collected, which stays to the end.
 

@@ -60,6 +60,7 @@ def defined(plane: Plane) -> Plane:
     return plane
 
 
+@pytest.mark.plane
 def test_a_real_server_keeps_spec_and_status_and_refuses_another_name(defined: Plane) -> None:
     head = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Fabric"}
     try:
