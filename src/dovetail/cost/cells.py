@@ -235,10 +235,11 @@ class _Cells:
             if start_up:
                 cell.start_up_time += start_up
                 cell.start_up += start_up * micro
-            cell.used_time += used
-            cell.used += used * micro
-            cell.idle_time += idle
-            cell.idle += idle * micro
+            if used or idle:
+                cell.used_time += used
+                cell.used += used * micro
+                cell.idle_time += idle
+                cell.idle += idle * micro
             if not hold.named:
                 self.assumed_time += amount
 
@@ -259,7 +260,9 @@ class _Cells:
 
 
 def _by_part(records: Iterable[_R], parts: Sequence[Period]) -> list[list[_R]]:
-    """Of each part the records that touch it, in their order."""
+    """Of each part the records that touch it, in their order; all of them touch the whole."""
+    if len(parts) == 1:
+        return [list(records)]
     starts = [part.start_ms for part in parts]
     found: list[list[_R]] = [[] for _ in parts]
     for one in records:

@@ -66,9 +66,15 @@ def first_starts(found: GpuHolders, period: Period, ranks: Integers) -> tuple[In
 
 
 def _distinct(group: Integers, number: Numbers, groups: int) -> list[int]:
-    order = np.lexsort((number, group))
-    group, number = group[order], number[order]
-    counts: list[int] = np.bincount(group[_changes(group) | _changes(number)], minlength=groups).tolist()
+    order = np.argsort(group, kind="stable")
+    sorted_number, ends = number[order], np.cumsum(np.bincount(group, minlength=groups)).tolist()
+    counts, first = [], 0
+    for end in ends:
+        of_group = sorted_number[first:end]
+        # Sorted by itself: numpy needs a third of the time for one column that it needs for two.
+        of_group.sort()
+        counts.append(int(_changes(of_group).sum()))
+        first = end
     return counts
 
 

@@ -50,13 +50,13 @@ class UseOfPods:
         """What of the amount of a time, which is allocated to this hold, was start-up, used and idle."""
         key = hold.gpu if self._by_gpu else "", hold.pod_uid
         first_ms, until_ms, held_ms, use, measured_ms = self._of.get(key) or self._find(key)
-        milli, start_ms, end_ms = time.milli, time.start_ms, time.end_ms
+        start_ms, end_ms = time.start_ms, time.end_ms
         start_up = 0
         if start_ms < until_ms and end_ms > first_ms:
-            start_up = milli * (min(end_ms, until_ms) - max(start_ms, first_ms))
+            start_up = time.milli * (min(end_ms, until_ms) - max(start_ms, first_ms))
         if not measured_ms:
             return start_up, 0, 0
-        amount = milli * (end_ms - start_ms)
+        amount = time.milli * (end_ms - start_ms)
         used = amount * use // (held_ms * USE_OF_WHOLE)
         return start_up, used, amount * measured_ms // held_ms - used
 

@@ -47,7 +47,7 @@ class Period(Struct, frozen=True):
         return Period(max(start_ms, self.start_ms), min(end_ms or self.end_ms, self.end_ms))
 
 
-class GpuSpan(Struct, frozen=True):
+class GpuSpan(Struct, frozen=True, gc=False):
     """A GPU in a node for as long as nothing of this changed. `index` is its index in the node, `gpus` the number of
     GPUs of the node, of which each bears an equal part of the node's price. What is "" is not known. `spot`: the node
     can be interrupted."""
@@ -66,7 +66,7 @@ class GpuSpan(Struct, frozen=True):
     spot: bool = False
 
 
-class GpuHold(Struct, frozen=True):
+class GpuHold(Struct, frozen=True, gc=False):
     """What a pod, or a lease, holds of a GPU: `milli` thousandths. `device` names the part: the MIG instance or the
     device by claim, "" for a whole GPU or a share."""
 
@@ -80,7 +80,7 @@ class GpuHold(Struct, frozen=True):
     named: bool = True
 
 
-class PodRecord(Struct, frozen=True):
+class PodRecord(Struct, frozen=True, gc=False):
     """A pod that asked for GPUs, from the time when it was first seen. Times that have not come are 0.
 
     `job` is the name of its job in the namespace, `kind` the kind of the object that made the job. `lease` is the lease
@@ -149,7 +149,7 @@ class UseHour(Struct, frozen=True):
         return max(0, min(self.measured_ms, left_ms))
 
 
-class UseSum(Struct, frozen=True):
+class UseSum(Struct, frozen=True, gc=False):
     """How a pod used its GPUs in a period, all hours and GPUs added up (see `UseHour`)."""
 
     pod_uid: str

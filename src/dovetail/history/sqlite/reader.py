@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -44,14 +45,14 @@ _HOLDS = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM gpu_ids CROSS JOIN holds ON holds.gpu = gpu_ids.id JOIN pod_ids ON pod_ids.id = holds.pod
 """
-_OF_GPU = """
-SELECT uid, milli, kind, start_ms, end_ms, device, named FROM holds JOIN pod_ids ON pod_ids.id = holds.pod
-WHERE gpu = ?1 AND
+_OF_GPUS = """
+SELECT gpu, uid, milli, kind, start_ms, end_ms, device, named FROM holds JOIN pod_ids ON pod_ids.id = holds.pod
+WHERE gpu IN (%s) AND
 """
-_FROM_FIRST = f"{_OF_GPU} start_ms < ?3 AND (+end_ms = 0 OR +end_ms > ?2)"
-_FROM_LAST = f"{_OF_GPU} end_ms > ?2 AND +start_ms < ?3 UNION ALL {_OF_GPU} end_ms < 1 AND +start_ms < ?3"
-"""The holds of a GPU that touch a period, found from the first one on or from the last: with a + before it a column is
-not searched in an index. `end_ms < 1` is 0, for which SQLite would search the table."""
+_FROM_FIRST = f"{_OF_GPUS} start_ms < ?2 AND (+end_ms = 0 OR +end_ms > ?1)"
+_FROM_LAST = f"{_OF_GPUS} end_ms > ?1 AND +start_ms < ?2 UNION ALL {_OF_GPUS} end_ms < 1 AND +start_ms < ?2"
+"""The holds of some GPUs that touch a period, found from the first one on or from the last: with a + before it a column
+is not searched in an index. `end_ms < 1` is 0, for which SQLite would search the table."""
 _HOLDS_OF = """
 SELECT uid, name, milli, kind, start_ms, end_ms, device, named
 FROM pod_ids CROSS JOIN holds ON holds.pod = pod_ids.id JOIN gpu_ids ON gpu_ids.id = holds.gpu
@@ -87,6 +88,8 @@ _TOUCHES = "start_ms < ? AND (end_ms = 0 OR end_ms > ?)"
 _D = TypeVar("_D")
 _AT_ONCE = 500
 """Values in one question; SQLite has a bound for them."""
+_GPUS_AT_ONCE = 100
+_BY_GPU = attrgetter("gpu", "start_ms", "pod_uid", "device")
 
 
 class SqliteReader:
@@ -133,18 +136,21 @@ class SqliteReader:
 
     def holds_on(self, gpus: Iterable[tuple[int, str]], period: Period) -> Iterator[GpuHold]:
         """Those of these GPUs."""
-        # GPU by GPU, as the holds of one are beside each other, so that only few have to be sorted at a time.
+        # A few GPUs at a time, as the holds of one are beside each other, so that only few have to be sorted.
         kinds, known = KINDS, self.known()
         later = known.end_ms - period.end_ms < period.start_ms - known.start_ms
         question = _FROM_LAST if later else _FROM_FIRST
-        for gpu, name in gpus:
+        left = iter(gpus)
+        while some := list(islice(left, _GPUS_AT_ONCE)):
+            names = dict(some)
+            marks = ", ".join(map(str, names))
             found = [
-                GpuHold(uid, name, milli, kinds[kind], start_ms, end_ms, device, named == 1)
-                for uid, milli, kind, start_ms, end_ms, device, named in self._rows(
-                    question, (gpu, period.start_ms, period.end_ms)
+                GpuHold(uid, names[gpu], milli, kinds[kind], start_ms, end_ms, device, named == 1)
+                for gpu, uid, milli, kind, start_ms, end_ms, device, named in self._rows(
+                    question.replace("%s", marks), (period.start_ms, period.end_ms)
                 )
             ]
-            found.sort(key=_within_gpu)
+            found.sort(key=_BY_GPU)
             yield from found
 
     def holds_of(self, uids: Collection[str]) -> Iterator[GpuHold]:
@@ -243,7 +249,3 @@ def _portions(uids: Collection[str]) -> Iterator[list[str]]:
 
 def _marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))
-
-
-def _within_gpu(hold: GpuHold) -> tuple[int, str, str]:
-    return hold.start_ms, hold.pod_uid, hold.device
