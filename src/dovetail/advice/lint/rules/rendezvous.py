@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.peers import peers_of
+from dovetail.advice.lint.peers import job_pods, peers_of
 from dovetail.advice.lint.pods import Template, env_of, templates_of, words_of
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 
@@ -68,7 +68,7 @@ def _pods(whole: Field, pods: list[Template]) -> int:
     if kind[0] == "batch":
         spec = whole.at("spec") if kind[1] == "Job" else whole.at("spec", "jobTemplate", "spec")
         width = spec.at("parallelism")
-        return 1 if not width else width.whole or 0
+        return job_pods(spec) if not width or width.whole is not None else 0
     if kind[1] == "LeaderWorkerSet":
         return whole.at("spec", "leaderWorkerTemplate", "size").whole or 0
     return sum(peers_of(pod) for pod in pods)
