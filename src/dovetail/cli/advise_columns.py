@@ -18,10 +18,19 @@ _STYLES = {"advice": "yellow", "right-sized": "green", "not enough data": "dim"}
 _HOUR_S = 3600
 
 
+def _measured(row: JobAdvice) -> bool:
+    return row.coverage_milli > 0
+
+
 def _part(name: str, heading: str, of: Callable[[JobAdvice], int], *, wide: bool = False) -> ListColumn[JobAdvice]:
-    """A part in percent."""
+    """A part in percent of what was measured; nothing where that is nothing."""
     return ListColumn(
-        name, lambda row: of(row) / 10, lambda row, _: f"{of(row) / 10:.0f}%", heading, wide, to_the_right=True
+        name,
+        lambda row: of(row) / 10 if _measured(row) else None,
+        lambda row, _: f"{of(row) / 10:.0f}%" if _measured(row) else "",
+        heading,
+        wide,
+        to_the_right=True,
     )
 
 
@@ -59,8 +68,8 @@ ADVICE: ListColumns[JobAdvice] = ListColumns(
         _part("p50", "p50", lambda row: row.p50_milli),
         _part("p95", "p95", lambda row: row.p95_milli),
         ListColumn(
-            "memory", lambda row: row.memory_peak_mib, lambda row, _: f"{row.memory_peak_mib / 1024:.1f}Gi", "peak",
-            to_the_right=True,
+            "memory", lambda row: row.memory_peak_mib if _measured(row) else None,
+            lambda row, _: f"{row.memory_peak_mib / 1024:.1f}Gi" if _measured(row) else "", "peak", to_the_right=True,
         ),
         ListColumn("class", lambda row: row.bottleneck),
         ListColumn("verdict", lambda row: row.verdict, styles=_STYLES, wide=True),
@@ -78,7 +87,10 @@ ADVICE: ListColumns[JobAdvice] = ListColumns(
         ListColumn("queue", lambda row: row.queue, wide=True),
         _part("mean", "mean", lambda row: row.mean_milli, wide=True),
         _part("idle", "idle", lambda row: row.idle_milli, wide=True),
-        _part("coverage", "measured", lambda row: row.coverage_milli, wide=True),
+        ListColumn(
+            "coverage", lambda row: row.coverage_milli / 10, lambda row, _: f"{row.coverage_milli / 10:.0f}%",
+            "measured", wide=True, to_the_right=True,
+        ),
         ListColumn("days", lambda row: row.days, wide=True, to_the_right=True),
         ListColumn("runs", lambda row: row.runs, wide=True, to_the_right=True),
         ListColumn("do", lambda row: "; ".join(one.action for one in row.advice) or row.missing, wide=True, prose=True),

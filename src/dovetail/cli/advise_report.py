@@ -45,13 +45,15 @@ def page(one: JobAdvice, console: Console) -> None:
     )  # fmt: skip
     if one.missing:
         _line(console, "missing", foreign(one.missing))
-    _line(
-        console, "real use",
-        f"p50 at most {percent(one.p50_milli)}, p95 at most {percent(one.p95_milli)}, mean {percent(one.mean_milli)}, "
-        f"idle {percent(one.idle_milli)}; means of its GPUs {percent(one.least_milli)} to {percent(one.most_milli)}",
-    )  # fmt: skip
-    of = f" of {gib(one.memory_mib)}" if one.memory_mib else ""
-    _line(console, "memory", f"peak {gib(one.memory_peak_mib)}{of}")
+    if one.coverage_milli:
+        _line(
+            console, "real use",
+            f"p50 at most {percent(one.p50_milli)}, p95 at most {percent(one.p95_milli)}, "
+            f"mean {percent(one.mean_milli)}, idle {percent(one.idle_milli)}; "
+            f"means of its GPUs {percent(one.least_milli)} to {percent(one.most_milli)}",
+        )  # fmt: skip
+        of = f" of {gib(one.memory_mib)}" if one.memory_mib else ""
+        _line(console, "memory", f"peak {gib(one.memory_peak_mib)}{of}")
     _line(console, "class", f"{one.bottleneck}: {one.meaning}")
     for advice in one.advice:
         _advice(advice, console)

@@ -198,7 +198,8 @@ class PriceBook:
             )
         kind = span.instance_type or span.model
         known = self._listed_types.get(span.instance_type)
-        fix = f"add a row for {kind or f'node {span.node}'} to a file of --prices"
+        # Not the name of this node: what is said of many nodes is one sentence.
+        fix = f"add a row for {kind} to a file of --prices" if kind else "name each node in a file of --prices"
         if known is not None and known.region != span.region and span.region:
             return Unpriced(f"the list price of {kind} is that of {known.region}, not of {span.region}", fix)
         if known is not None and span.spot:
