@@ -105,8 +105,8 @@ async def test_on_a_real_server_they_are_created_once_and_updated_but_not_taken_
     versions = {one: plane.kubectl("get", "crd", f"{one}.{FIRST}", "-o", "json") for one in KINDS}
     assert actions(await bring_up_to_date(client, now)) == {DefinitionAction.UNCHANGED}
     assert actions(await bring_up_to_date(client, old)) == {DefinitionAction.KEEP}
-    for one, earlier in versions.items():
-        after = json.loads(plane.kubectl("get", "crd", f"{one}.{FIRST}", "-o", "json"))
+    for kind, earlier in versions.items():
+        after = json.loads(plane.kubectl("get", "crd", f"{kind}.{FIRST}", "-o", "json"))
         assert after["spec"] == json.loads(earlier)["spec"]
         assert after["metadata"]["generation"] == json.loads(earlier)["metadata"]["generation"]
 
