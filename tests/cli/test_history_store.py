@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from dovetail.history.records import DAY_MS
 from dovetail.history.sqlite.file import FORMAT
 from tests.cli.cost_history import write
 from tests.history.prometheus.served import Scraped, scraped
+from tests.kube.reading.engines_served import series
 from tests.terminal import environment
 
 URL = "http://127.0.0.1:1"
@@ -81,3 +83,20 @@ def test_it_reads_the_history_that_matches(tmp_path: Path) -> None:
         words = "cost", "--period", "2026-11", "--prometheus", access.url
         assert run(*words).output == run(*words, "--prometheus-match", 'cluster="eu"').output == from_file.output
         assert "it has no series" in run(*words, "--prometheus-match", 'cluster="us"').output
+
+
+def test_advice_has_what_is_found_in_engines_now_without_the_labels_of_the_collector(tmp_path: Path) -> None:
+    file, prometheus = tmp_path / "history.db", Scraped()
+    write(file)
+    publication = Publication(file, kept_ms=100 * DAY_MS)
+    publication.publish()
+    prometheus.scrape(publication.path.read_text(), cluster="eu", job="dovetail")
+    prometheus.engines = [series("vllm:kv_cache_usage_perc", 0.99), series("vllm:kv_cache_usage_perc", 0.5, "llama-1")]
+    with scraped(prometheus) as access:
+        words = "advise", "--prometheus", access.url, "--prometheus-match", 'cluster="eu",job="dovetail"'
+        text = run(*words).output
+        named = json.loads(run(*words, "train", "-o", "json").output)
+    assert "Inference engines now: 2 replicas and pools, 1 with findings.\n- serving/llama-0: KV cache full" in text
+    assert named["engines"] == []
+    asked = [one for one in prometheus.questions if "vllm:" in one]
+    assert asked and all('cluster="eu"}' in one and "job=" not in one for one in asked)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dovetail.cli.advise_columns import ADVICE
 from dovetail.cli.answer_form import write_answer
 from dovetail.cli.console import Console
+from dovetail.cli.engine_loads import engine_loads
 from dovetail.cli.history_store import HistorySource, source_options
 from dovetail.cli.listing import ListForm, list_options, write_rows
 from dovetail.cli.names import complete_namespaces
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from dovetail.advice.sizing.rule import EarlierAdvice
     from dovetail.cost.price_rules import PriceBook
     from dovetail.cost.price_sources import PriceSources
+    from dovetail.history.store import HistoryReader
     from dovetail.historyserver.questions import AdviceQuestion
 
 
@@ -55,15 +57,31 @@ def command(
         raise click.UsageError("--diff shows what --fix writes: use one of them")
     from dovetail.advice.sizing.rule import JobAdviceList
     from dovetail.cli import advise_report
+    from dovetail.history.prometheus.matchers import without
     from dovetail.historyserver.answers import advice_of
     from dovetail.historyserver.questions import AdviceQuestion
 
     source.check_prices(prices)
     question = AdviceQuestion(jobs, namespace or "", seconds)
     source = replace(source, namespace=question.namespace)
-    answer = source.answer(question, JobAdviceList, lambda reader: advice_of(reader, question, book_of(prices)))
+    pods: set[str] = set()
+
+    def worked_out(reader: HistoryReader) -> JobAdviceList:
+        found = advice_of(reader, question, book_of(prices))
+        for one in found.jobs if jobs else ():
+            of_namespace, _, name = one.job.partition("/")
+            pods.update(f"{pod.namespace}/{pod.name}" for pod in reader.job(name, of_namespace))
+        return found
+
+    answer = source.answer(question, JobAdviceList, worked_out)
     if record:
         answer = replace(answer, earlier=_followed(record, source, question, book_of(prices)))
+    if source.prometheus is not None:
+        # `job` and `instance` are labels of the scrape of the collector.
+        matchers = without(source.matchers, ("job", "instance"))
+        loads = engine_loads(source.prometheus, question.namespace, matchers)
+        if loads is not None:
+            answer = replace(answer, engines=tuple(one for one in loads if not jobs or one.name in pods))
     earlier = answer.earlier
     console = Console()
     if form.whole:
@@ -77,6 +95,8 @@ def command(
         write_rows(form, ADVICE, answer.jobs, answer.now_ms, console)
         if form.notes:
             advise_report.notes(answer, console)
+    if form.notes and answer.engines is not None:
+        advise_report.engines(answer.engines, console)
     if form.notes and earlier:
         advise_report.earlier(answer, console)
     if diff or fix:

@@ -16,6 +16,7 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.manifest_files import names, read, show_diffs, written
 from dovetail.cli.money import money
 from dovetail.cli.output import ago, count, foreign, gpus
+from dovetail.monitoring.engine_load import EngineLoad, sentence
 
 _MEANINGS = {
     "advice": "",
@@ -99,6 +100,17 @@ def notes(answer: JobAdviceList, console: Console) -> None:
         f"{count(len(answer.jobs), 'job')}: {counts}. The advice would have saved {hours(saved)} of {hours(held)}"
         f"{priced}."
     )
+
+
+def engines(loads: Sequence[EngineLoad], console: Console) -> None:
+    """Print what is found in the load of inference engines now."""
+    if not loads:
+        return
+    found = [one for one in loads if one.findings]
+    number = count(len(loads), "replica or pool", "replicas and pools")
+    console.print(f"Inference engines now: {number}, {len(found)} with findings.")
+    for one in found:
+        console.print(f"- {foreign(sentence(one))}.")
 
 
 def earlier(answer: JobAdviceList, console: Console) -> None:

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_whole
 from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console
+from dovetail.cli.engine_loads import engine_loads
 from dovetail.cli.names import complete_jobs_and_queues
 from dovetail.cli.output import key_of, looking_ahead, namespace_option, versioned
+from dovetail.cli.prometheus import access_of, authority_option, tenant_option, token_option
 from dovetail.views.lease_types import LEASE, REQUEST
 
 if TYPE_CHECKING:
     from dovetail.kube.reading.live_cluster import LiveCluster
+    from dovetail.kube.reading.prometheus_api import PrometheusAccess
     from dovetail.views.forecast_types import Watch
     from dovetail.views.why_types import AnyWhy, Explanation, WhyQuestion
 
@@ -34,9 +38,17 @@ _EXPLANATIONS = {
 @click.command(name="why")
 @click.argument("name", metavar="POD|JOB|QUEUE", shell_complete=complete_jobs_and_queues)
 @namespace_option
+@click.option("--prometheus", "url", metavar="URL", envvar="DOVETAIL_PROMETHEUS", default="",
+              help="Show also the load of its inference engines, from this Prometheus.")  # fmt: skip
+@token_option
+@authority_option
+@tenant_option
 @cluster_options
 @answer_option
-def command(source: ClusterSource, name: str, namespace: str | None, form: AnswerForm) -> None:
+def command(
+    source: ClusterSource, name: str, namespace: str | None, url: str, token: str | None, authority: str | None,
+    tenant: str, form: AnswerForm,
+) -> None:  # fmt: skip
     """Explain why a pod or job runs where it does, or why it is still pending; or show the status of a queue.
 
     POD or JOB is [NAMESPACE/]NAME: a pod, a gang, the object that pods were made for, a LeaseRequest or a GPULease.
@@ -50,8 +62,29 @@ def command(source: ClusterSource, name: str, namespace: str | None, form: Answe
         cluster = source.read()
         with looking_ahead() as watch:
             found = explained(source, cluster, asked, watch)
+    answers = tuple(found.answers)
+    if url:
+        answers = _with_engines(answers, access_of(url, token, authority, tenant))
     # That of a snapshot is known now.
-    _print(found.answers, source.now_ms, form)
+    _print(answers, source.now_ms, form)
+
+
+def _with_engines(answers: Sequence[AnyWhy], access: PrometheusAccess) -> tuple[AnyWhy, ...]:
+    """With the load of the engines in what is explained."""
+    from dovetail.views.why_types import Why
+
+    jobs = [one for one in answers if isinstance(one, Why) and one.pod]
+    if not jobs:
+        return tuple(answers)
+    loads = engine_loads(access, jobs[0].pod.partition("/")[0])
+    if loads is None:
+        return tuple(answers)
+    return tuple(
+        replace(one, engines=tuple(load for load in loads if load.name in (*one.bound, one.pod)))
+        if isinstance(one, Why)
+        else one
+        for one in answers
+    )
 
 
 def explained(source: ClusterSource, cluster: LiveCluster, asked: WhyQuestion, watch: Watch) -> Explanation:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.markup import escape
 from dovetail.cli.output import count, foreign, moment, span, start
 from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.queues.amounts import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import Sure, When
+from dovetail.monitoring.engine_load import EngineLoad, sentence
 from dovetail.views.amounts import listed, shown
 from dovetail.views.held_types import DeviceHolder, HeldPart
 from dovetail.views.queue_types import QueueShare
@@ -27,6 +28,7 @@ _MEANING = {
 }
 _NODES_SHOWN = 3
 _DEVICES_SHOWN = 8
+_ENGINES_SHOWN = 16
 
 
 def show(answer: Why, console: Console, now_ms: int) -> None:
@@ -78,6 +80,8 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         table = Table("node", prose("device"), prose("rule"), prose("held by"))
         rows = [(one.node, escape(_some(one.devices)), escape(one.rule), _some(one.holders)) for one in answer.devices]
         console.print_rows(table, rows, _DEVICES_SHOWN)
+    if answer.engines is not None:
+        _engines(answer.engines, console)
     if answer.repartition is not None:
         console.print(f"It would fit after a repartition of idle GPUs: {answer.repartition}")
     _holders("Pods that hold what is missing:", [one for one in answer.holders if not one.next], console)
@@ -105,6 +109,29 @@ def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> Non
         devices = (_some(holder.devices),) if which else ()
         table.add_row(foreign(holder.pod), holder.node, holder.resource, holder.amount, *devices)
     console.print(table)
+
+
+def _engines(loads: Sequence[EngineLoad], console: Console) -> None:
+    """Print the load of its inference engines, and what is found in it."""
+    if not loads:
+        console.print("No metrics of an inference engine in its pods.")
+        return
+    table = Table("replica", "engine", prose("model"), *map(right, ("running", "waiting", "per min", "KV cache")))
+    rows = [
+        (
+            foreign(one.name), foreign(one.engine), foreign(one.model), _value(one.running), _value(one.waiting),
+            "-" if one.growth_per_min is None else f"{one.growth_per_min:+.1f}", _value(one.cache_percent, " %"),
+        )
+        for one in loads
+    ]  # fmt: skip
+    console.print_rows(table, rows, _ENGINES_SHOWN)
+    for one in loads[:_ENGINES_SHOWN]:
+        if text := sentence(one):
+            console.print(f"[yellow]attention:[/yellow] {foreign(text)}.")
+
+
+def _value(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"
 
 
 def _worth_showing(terms: tuple[QueueTerm, ...]) -> bool:

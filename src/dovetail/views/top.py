@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod computes on which GPU now, and what bounds it: by node, job or team.
+"""Which pod computes on which GPU now, and what bounds it: by node, job, team, or replica of an inference engine.
 
 Rules: a team is a queue, or a namespace where no queue is known. A GPU that several jobs or teams share is in each of
 them. Free GPUs are in no job and no team. A filter selects GPUs, and so what is counted.
@@ -15,9 +15,11 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.kube.reading.gpu_exporters import NodeSamples
+from dovetail.monitoring.engine_load import EngineLoad
+from dovetail.views.engines import sentences
 from dovetail.views.top_rows import GpuHolder, GpuRow, TopReading
 
-By = Literal["node", "job", "team"]
+By = Literal["node", "job", "team", "replica"]
 Order = Literal["name", "use", "memory", "power", "temperature", "class"]
 
 
@@ -30,9 +32,9 @@ class TopQuery(Struct, frozen=True):
 
 
 class TopGroup(Struct, frozen=True, rename="camel"):
-    """The GPUs of a node, a job or a team. `gpus` counts devices, weighted by the part that is held for jobs and teams.
-    Means are over its devices, the temperature is the highest. `classes` are the numbers of devices by class, the most
-    frequent first. `fault` is why the node could not be read."""
+    """The GPUs of a node, a job, a team or a pod (replica). `gpus` counts devices, weighted by the part that is held
+    for jobs, teams and pods. Means are over its devices, the temperature is the highest. `classes` are the numbers of
+    devices by class, the most frequent first. `fault` is why the node could not be read."""
 
     name: str
     gpus: float
@@ -68,8 +70,9 @@ class TopSummary(Struct, frozen=True, rename="camel"):
 
 
 class Top(Struct, frozen=True, rename="camel"):
-    """The whole answer at `at_s` (epoch seconds). `groups` are by node, job or team. `faults` are why nodes could not
-    be read now, `notes` sentences about what else is missing."""
+    """The whole answer at `at_s` (epoch seconds). `groups` are by node, job, team or pod. `faults` are why nodes could
+    not be read now, `notes` sentences about what else is missing, and what was found in `engines`, the replicas of
+    inference engines; None where their metrics were not read."""
 
     source: str
     at_s: float
@@ -80,19 +83,23 @@ class Top(Struct, frozen=True, rename="camel"):
     gpus: tuple[GpuRow, ...]
     faults: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
+    engines: tuple[EngineLoad, ...] | None = None
 
 
 def top(reading: TopReading, query: TopQuery) -> Top:
     """The answer of a reading."""
     rows = [row for row in reading.rows if matches(row, query.words)]
     faults = {node.node: node.fault for node in reading.nodes if node.fault}
+    engines = reading.engines
+    if engines is not None:
+        engines = tuple(one for one in engines if _has_words((one.name, one.engine, one.model), query.words))
     groups = groups_of(rows, query.by, faults)
     if query.order != "name":
         rows.sort(key=_ROW_KEYS[query.order])
         groups = tuple(sorted(groups, key=_GROUP_KEYS[query.order]))
     return Top(
         reading.source, reading.at_s, reading.window_s, query.by, summary_of(rows, reading.nodes), groups, tuple(rows),
-        faults, reading.notes,
+        faults, reading.notes + sentences(engines or ()), engines,
     )  # fmt: skip
 
 
@@ -139,6 +146,8 @@ def members_of(row: GpuRow, by: By) -> tuple[str, ...]:
     """The groups that the GPU is in."""
     if by == "node":
         return (row.node,)
+    if by == "replica":
+        return tuple(dict.fromkeys(holder.pod for holder in row.holders))
     name_of = _job if by == "job" else _team
     return tuple(dict.fromkeys(name_of(holder) for holder in row.holders))
 
@@ -147,12 +156,16 @@ def _job(holder: GpuHolder) -> str:
     return holder.job
 
 
+def _pod(holder: GpuHolder) -> str:
+    return holder.pod
+
+
 def _team(holder: GpuHolder) -> str:
     return holder.queue or holder.pod.partition("/")[0]
 
 
 def _group(name: str, rows: Sequence[GpuRow], by: By, fault: str) -> TopGroup:
-    name_of = _job if by == "job" else _team
+    name_of = {"job": _job, "replica": _pod}.get(by, _team)
     if by == "node":
         held = float(sum(row.allocated for row in rows))
         weights = [1.0] * len(rows)
@@ -188,10 +201,12 @@ def _power(rows: Iterable[GpuRow]) -> float:
 
 def matches(row: GpuRow, text: str) -> bool:
     """Whether each word of the filter is in a name of the row: of node, GPU, pod, job, queue, user, class or health."""
-    if not text:
-        return True
-    names_of_row = "\n".join(_names(row)).casefold()
-    return all(word in names_of_row for word in text.casefold().split())
+    return not text or _has_words(_names(row), text)
+
+
+def _has_words(names: Iterable[str], text: str) -> bool:
+    every = "\n".join(names).casefold()
+    return all(word in every for word in text.casefold().split())
 
 
 def _names(row: GpuRow) -> Iterator[str]:

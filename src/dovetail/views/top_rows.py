@@ -21,6 +21,7 @@ from dovetail.kube.reading import gpu_samples as names
 from dovetail.kube.reading.gpu_exporters import NodeSamples
 from dovetail.kube.reading.gpu_samples import DeviceKey, DeviceSample, SampleHolder
 from dovetail.monitoring.bottleneck import IDLE, Activity, Bottleneck, balance, classify, real_utilization
+from dovetail.monitoring.engine_load import EngineLoad
 
 WINDOW_S = 30.0
 _GAP_S = 120.0
@@ -103,7 +104,8 @@ class GpuRow(Struct, frozen=True, rename="camel", gc=False):
 
 
 class TopReading(Struct, frozen=True):
-    """The devices at `at_s` (epoch seconds), read from `source`; values are means over `window_s`."""
+    """The devices at `at_s` (epoch seconds), read from `source`; values are means over `window_s`. `engines` are the
+    replicas of inference engines, None where their metrics were not read."""
 
     source: str
     at_s: float
@@ -111,6 +113,7 @@ class TopReading(Struct, frozen=True):
     rows: tuple[GpuRow, ...]
     nodes: tuple[NodeSamples, ...]
     notes: tuple[str, ...] = ()
+    engines: tuple[EngineLoad, ...] | None = None
 
 
 class _Values(Struct, gc=False):

@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -41,6 +42,7 @@ from dovetail.views.refused import refused
 from dovetail.views.why_types import GangView, PodLease, QueueTerm, Reserved, RuleView, Why
 
 _NO_SCHEDULERS: Mapping[str, str] = {}
+_MOST_BOUND = 256
 _NOT_OURS = "its spec.schedulerName names another scheduler"
 
 
@@ -67,9 +69,11 @@ def explain(
     named = [one for one in job.pods if one.key == key and kind != JOB]
     pod = (*named, *job.waiting, *job.pods)[0]
     queue = state.shares.pod_queues.of(pod) if pod.managed else ""
+    bound = tuple(islice((one.key for each in jobs for one in each.pods if one.node), _MOST_BOUND))
     answer = Why(
-        pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue, lease=_lease(state, pod)
-    )
+        pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue, lease=_lease(state, pod),
+        bound=bound,
+    )  # fmt: skip
     if pod.node:
         return _with_gpus(state, pod, replace(answer, state="Bound", node=pod.node))
     if not pod.managed:

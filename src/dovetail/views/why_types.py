@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.queues.amounts import Amounts
 from dovetail.core.reasons import Expected, Repartition, When
+from dovetail.monitoring.engine_load import EngineLoad
 from dovetail.views.held_types import DeviceHolder, HeldPart, HolderRefused
 from dovetail.views.lease_types import LEASE, REQUEST, LeaseRow, RequestRow
 from dovetail.views.names import ANY, JOB, POD
@@ -92,7 +93,9 @@ class Why(Struct, frozen=True):
     `expected` is its start, `reclaim` the result of the search for victims. `reserved` are the reservations for it, or,
     if these are why it waits, for others. `hints` name what is similar to a name that does not exist. `lease` is the
     one that the pod names. `granted` is what a request for a lease has from its start on, in words. `all_reduce` is
-    what its job can expect where it is or will be; None where that is not known."""
+    what its job can expect where it is or will be; None where that is not known. `bound` are the first pods of all that
+    has the name that are on nodes. `engines` is the load of the inference engines in them, None where their metrics
+    were not read."""
 
     pod: str
     state: str
@@ -122,6 +125,8 @@ class Why(Struct, frozen=True):
     lease: PodLease | None = None
     granted: str = ""
     all_reduce: AllReduce | None = None
+    bound: tuple[str, ...] = ()
+    engines: tuple[EngineLoad, ...] | None = None
 
 
 class WhyQueue(Struct, frozen=True):

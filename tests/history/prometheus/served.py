@@ -33,6 +33,8 @@ class Scraped:
     def __init__(self) -> None:
         self._values: dict[tuple[tuple[str, str], ...], tuple[str, int]] = {}
         self.questions: list[str] = []
+        self.engines: list[Series] = []
+        """Series of inference engines."""
 
     def scrape(self, text: str, ago_s: int = 0, **target: str) -> None:
         for line in text.splitlines():
@@ -44,6 +46,8 @@ class Scraped:
 
     def answer(self, expression: str) -> list[Series]:
         self.questions.append(expression)
+        if "vllm:" in expression:
+            return self.engines if expression.startswith("{") else []
         if days := _DAYS.fullmatch(expression):
             latest: dict[tuple[str, ...], Series] = {}
             for one in self._series("dovetail_history_day", days[1], int(days[2]), int(days[3] or 0)):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from dovetail.advice.sizing.market import HourPrice
 from dovetail.advice.sizing.seen import JobSeen
 from dovetail.advice.sizing.workload import Workload
+from dovetail.monitoring.engine_load import EngineLoad
 
 Verdict = Literal["advice", "right-sized", "not enough data"]
 ChangeKind = Literal["gpus", "mig", "instance", "share", "part", "cpu", "host", "select", "annotate"]
@@ -147,10 +148,12 @@ class EarlierAdvice(Struct, frozen=True):
 
 
 class JobAdviceList(Struct, frozen=True):
-    """The advice for the jobs of a period. `earlier` is what became of advice in a record."""
+    """The advice for the jobs of a period. `earlier` is what became of advice in a record, `engines` the load of
+    inference engines now, with what is found in it; None where it was not read."""
 
     now_ms: int
     start_ms: int
     end_ms: int
     jobs: tuple[JobAdvice, ...]
     earlier: tuple[EarlierAdvice, ...] = ()
+    engines: tuple[EngineLoad, ...] | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of `dovetail top`: one for each GPU, node, job or team, as cells of text with a style.
+"""The lines of `dovetail top`: one for each GPU, node, job, team or replica, as cells of text with a style.
 
 Rules
 - Colours show states only: green computes, yellow is held and idle or used and not held, red is
@@ -213,12 +213,12 @@ class Lines(Struct, Generic[T], frozen=True):
 
 def gpu_lines(rows: Sequence[GpuRow], width: int | None) -> Lines[GpuRow]:
     """The lines of GPUs, for a terminal of so many columns or, with None, as wide as they are."""
-    return Lines(_fitted(_GPU_COLUMNS, rows, width), style_of)
+    return Lines(fitted(_GPU_COLUMNS, rows, width), style_of)
 
 
 def group_lines(groups: Sequence[TopGroup], by: By, width: int | None) -> Lines[TopGroup]:
     """The lines of nodes, jobs or teams."""
-    return Lines(_fitted(_group_columns(by), groups, width), group_style)
+    return Lines(fitted(_group_columns(by), groups, width), group_style)
 
 
 def summary(top: Top) -> str:
@@ -233,9 +233,10 @@ def summary(top: Top) -> str:
     return f"{', '.join(parts)}{unread}"
 
 
-def _fitted(
+def fitted(
     columns: Sequence[TopColumn[Any]], rows: Sequence[Any], width: int | None
 ) -> tuple[tuple[TopColumn[Any], int], ...]:
+    """The columns with their widths, for a terminal of so many columns or, with None, as wide as they are."""
     sizes = {
         column.heading: column.width
         or max((cell_len(column.heading), *(cell_len(column.cell(row)) for row in rows)), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dovetail.cli.console import Console
 from dovetail.cli.top.lines import NOTHING, Line, gpu_lines, group_lines, painted, plain, printable, summary
+from dovetail.cli.top.replicas import NO_ENGINES, replica_lines, replicas_of
 from dovetail.views.top import Top
 
 
@@ -14,12 +15,16 @@ def coloured(console: Console) -> bool:
 
 def show(answer: Top, console: Console) -> None:
     """Print the answer: a line for each GPU, or for each job or team."""
-    if not answer.summary.nodes:
+    if not answer.summary.nodes and not answer.engines:
         console.print(NOTHING)
         return
     colours = coloured(console)
     lines: list[Line] = []
-    if answer.by == "node":
+    if answer.by == "replica":
+        replicas = replicas_of(answer)
+        replica_table = replica_lines(replicas, None)
+        lines = [replica_table.heading, *map(replica_table.line, replicas)] if replicas else [[(NO_ENGINES, "")]]
+    elif answer.by == "node":
         table = gpu_lines(answer.gpus, None)
         lines = [table.heading, *map(table.line, answer.gpus)]
     else:

@@ -2,8 +2,8 @@
 """The screen of `dovetail top`: what is shown, and what each key does to it.
 
 Rules
-- A list of GPUs, nodes, jobs or teams; Enter opens the GPUs of a line, and then one GPU with its containers. Escape
-  goes back. The selected line is followed when the order changes.
+- A list of GPUs, nodes, jobs, teams or replicas; Enter opens the GPUs of a line, and then one GPU with its
+  containers. Escape goes back. The selected line is followed when the order changes.
 - It draws as many lines as the terminal has, each at most as wide. Only what is visible is rendered.
 """
 
@@ -18,20 +18,22 @@ from msgspec.structs import replace
 
 from dovetail.cli.top.detail import detail
 from dovetail.cli.top.lines import NOTHING, Line, Lines, clipped, gpu_lines, group_lines, printable, summary
+from dovetail.cli.top.replicas import NO_ENGINES, ReplicaRow, replica_lines, replicas_of
 from dovetail.views.top import By, Order, Top, TopGroup, TopQuery, members_of, top
 from dovetail.views.top_rows import GpuRow, TopReading
 
 T = TypeVar("T")
-View = Literal["gpu", "node", "job", "team"]
-_VIEWS: dict[str, View] = {"g": "gpu", "n": "node", "j": "job", "t": "team"}
+ScreenRow = GpuRow | TopGroup | ReplicaRow
+View = Literal["gpu", "node", "job", "team", "replica"]
+_VIEWS: dict[str, View] = {"g": "gpu", "n": "node", "j": "job", "t": "team", "r": "replica"}
 _ORDERS: tuple[Order, ...] = ("name", "use", "memory", "power", "temperature", "class")
 _FEWEST_ROWS = 1
-_HINTS = "q quit  ? help  / filter  s sort  g GPUs  n nodes  j jobs  t teams  enter open  esc back"
+_HINTS = "q quit  ? help  / filter  s sort  g GPUs  n nodes  j jobs  t teams  r replicas  enter open  esc back"
 _HELP = """\
 up, down, page up, page down, home, end    move
-enter, right    open: the GPUs of a node, job or team; the containers of a GPU
+enter, right    open: the GPUs of a node, job, team or replica; the containers of a GPU
 esc, left       back
-g n j t         GPUs, nodes, jobs, teams
+g n j t r       GPUs, nodes, jobs, teams, replicas of inference engines
 /               filter: words in names of nodes, pods, jobs, queues, users, models, classes, or "free"; enter keeps it,
                 esc removes it
 s, S            next, previous order: name, use, memory, power, temperature, class
@@ -44,7 +46,7 @@ green computes    yellow held and idle, or used and not held    red unhealthy or
 
 
 class Opened(Struct, frozen=True):
-    """What was opened: the GPUs of a node, job or team, or one GPU (`view` is "gpu")."""
+    """What was opened: the GPUs of a node, job, team or replica, or one GPU (`view` is "gpu")."""
 
     view: View
     name: str
@@ -66,7 +68,7 @@ class Screen(Struct):
     _first: int = 0
     _names: list[str] = field(default_factory=list)
     _page: int = 10
-    _shown: tuple[TopReading, TopQuery, View, tuple[Opened, ...], Top, list[GpuRow] | list[TopGroup]] | None = None
+    _shown: tuple[TopReading, TopQuery, View, tuple[Opened, ...], Top, list[ScreenRow]] | None = None
 
     def press(self, key: str) -> bool:
         """Do what the key means. False if it ends the program."""
@@ -143,7 +145,7 @@ class Screen(Struct):
             return [[("dovetail top: keys", "bold")], [], *([(line, "")] for line in _HELP.splitlines())]
         if reading is None:
             return [[(self.fault or "reading ...", "red" if self.fault else "")]]
-        if not reading.nodes:
+        if not reading.nodes and not reading.engines:
             return [[(line, "")] for line in wrap(NOTHING, max(1, width))]
         answer, rows = self._rows(reading)
         head = self._head(answer)
@@ -155,17 +157,19 @@ class Screen(Struct):
         blank: list[Line] = [[]] * max(0, height - len(head) - len(body) - 1)
         return [*[*head, *body, *blank][: height - 1], self._foot()]
 
-    def _rows(self, reading: TopReading) -> tuple[Top, list[GpuRow] | list[TopGroup]]:
+    def _rows(self, reading: TopReading) -> tuple[Top, list[ScreenRow]]:
         """The answer and the lines of the list; kept until the reading or the question changes."""
         by: By = "node" if self.view == "gpu" else self.view
         query, opened = TopQuery(by, self.order, self.words), tuple(self.opened)
         if self._shown is not None and self._shown[0] is reading and self._shown[1:4] == (query, self.view, opened):
             return self._shown[4:]
         answer = top(reading, query)
-        rows: list[GpuRow] | list[TopGroup]
+        rows: list[ScreenRow]
         if opened and opened[0].view != "gpu":
             inside: By = opened[0].view
             rows = [row for row in answer.gpus if opened[0].name in members_of(row, inside)]
+        elif self.view == "replica":
+            rows = list(replicas_of(answer))
         else:
             rows = list(answer.gpus) if self.view == "gpu" else list(answer.groups)
         self._shown = reading, query, self.view, opened, answer, rows
@@ -191,11 +195,14 @@ class Screen(Struct):
     def _foot(self) -> Line:
         return [("filter: " + printable(self.words) + "_", "bold")] if self.typing else [(_HINTS, "dim")]
 
-    def _list(self, rows: list[GpuRow] | list[TopGroup], width: int, height: int) -> list[Line]:
+    def _list(self, rows: list[ScreenRow], width: int, height: int) -> list[Line]:
         self._names = [_key(row) for row in rows]
         self._page = max(_FEWEST_ROWS, height - 1)
         if not rows:
-            return [[("no GPU matches the filter" if self.words else "nothing to show", "dim")]]
+            replicas_asked = self.view == "replica" and not self.opened
+            what = "replica" if replicas_asked else "GPU"
+            nothing = NO_ENGINES if replicas_asked else "nothing to show"
+            return [[(f"no {what} matches the filter" if self.words else nothing, "dim")]]
         if self.selected in self._names:
             self._index = self._names.index(self.selected)
         self._select(min(self._index, len(rows) - 1))
@@ -204,6 +211,9 @@ class Screen(Struct):
         gpus = [row for row in rows if isinstance(row, GpuRow)]
         if gpus:
             return self._table(gpu_lines(gpus, width), gpus, width)
+        replicas = [row for row in rows if isinstance(row, ReplicaRow)]
+        if replicas:
+            return self._table(replica_lines(replicas, width), replicas, width)
         groups = [row for row in rows if isinstance(row, TopGroup)]
         by: By = "node" if self.view == "gpu" else self.view
         return self._table(group_lines(groups, by, width), groups, width)
@@ -218,7 +228,9 @@ class Screen(Struct):
         return lines
 
 
-def _key(row: GpuRow | TopGroup) -> str:
+def _key(row: ScreenRow) -> str:
+    if isinstance(row, ReplicaRow):
+        return row.load.name
     return row.name if isinstance(row, TopGroup) else "/".join(filter(None, (row.node, row.uuid, row.instance)))
 
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden, KubeError
@@ -15,8 +17,9 @@ from dovetail.kube.api.rights import missing_right
 from dovetail.kube.objects.views import GPU_HOLDERS
 from dovetail.kube.reading.gpu_exporters import GpuExporters
 from dovetail.kube.reading.prometheus import WINDOW_S, Prometheus
-from dovetail.kube.reading.prometheus_api import PrometheusAccess
+from dovetail.kube.reading.prometheus_api import PrometheusAccess, PrometheusError
 from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, read_view
+from dovetail.views.engines import loads_of
 from dovetail.views.held_types import HeldGpus
 from dovetail.views.top_holders import reading_of
 from dovetail.views.top_rows import TopReading, TopWindow
@@ -80,7 +83,8 @@ async def _holders(config: ClusterConfig, refused: Forbidden) -> TopReading:
 
 
 class PrometheusSource:
-    """A Prometheus, whose values are means already."""
+    """A Prometheus, whose values are means already. It has the metrics of inference engines, too; without them GPUs
+    are still shown."""
 
     interval_s = 5.0
 
@@ -94,7 +98,11 @@ class PrometheusSource:
         async def read() -> TopReading:
             readings = await prometheus.read()
             self.window.add(readings.nodes)
-            return self.window.reading(time.time(), self.name, readings.notes)
+            reading = self.window.reading(time.time(), self.name, readings.notes)
+            try:
+                return replace(reading, engines=loads_of(await prometheus.engines()))
+            except PrometheusError as error:
+                return replace(reading, notes=(*reading.notes, f"the metrics of inference engines: {error}"))
 
         async with Prometheus(self._access) as prometheus:
             yield read

@@ -26,8 +26,9 @@ _AGAIN_S = 1.5
 
 
 @click.command(name="top")
-@click.option("--by", type=click.Choice(["node", "job", "team"]), default="node", show_default=True,
-              help="A line for each GPU by node, for each job, or for each team (queue, else namespace).")  # fmt: skip
+@click.option("--by", type=click.Choice(["node", "job", "team", "replica"]), default="node", show_default=True,
+              help="A line for each GPU by node, for each job, for each team (queue, else namespace), or for each "
+              "replica of an inference engine (with --prometheus).")  # fmt: skip
 @click.option("--sort", "order", type=click.Choice(["name", "use", "memory", "power", "temperature", "class"]),
               default="name", show_default=True, help="Order of the lines; the highest number is first.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print once and end. Default if the output is not a terminal.")
@@ -67,6 +68,8 @@ def command(
     from dovetail.views.top_rows import TopReading
 
     query, console = TopQuery(by, order, words), Console()
+    if by == "replica" and not url:
+        raise click.UsageError("--by replica: the metrics of inference engines are read with --prometheus")
     if files:
         _, reading = facts_in(files, "top", TopReading, kubeconfig=kubeconfig, context=context, prometheus=url)
         _print(top(reading, query), form, console)

@@ -4,9 +4,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 _LABEL = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"')
 _MATCHERS = re.compile(rf"{_LABEL.pattern}(\s*,\s*{_LABEL.pattern})*")
+
+
+def without(text: str, labels: Collection[str]) -> str:
+    """The matchers of all other labels than these."""
+    every = (found.group() for found in _LABEL.finditer(text))
+    return ",".join(one for one in every if re.split(r"\W", one, maxsplit=1)[0] not in labels)
 
 
 def is_matchers(text: str) -> bool:

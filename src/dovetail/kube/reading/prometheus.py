@@ -23,6 +23,7 @@ from msgspec.json import Decoder
 
 from dovetail.kube.api.listing import gc_paused
 from dovetail.kube.reading import gpu_samples as names
+from dovetail.kube.reading.engines import EngineSample, engines_of
 from dovetail.kube.reading.exposition import SeriesValues, has_data
 from dovetail.kube.reading.gpu_exporters import NodeSamples, Readings
 from dovetail.kube.reading.gpu_samples import DeviceSample, devices_of
@@ -148,6 +149,10 @@ class Prometheus:
             }
             counted = await self._values(lacking, headers)
             return _joined(answers, samples, [counted, values])
+
+    async def engines(self) -> tuple[EngineSample, ...]:
+        """The replicas of inference engines. Raises PrometheusError."""
+        return await engines_of(self._api)
 
     async def _values(self, queries: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, tuple[_Value, ...]]:
         """The answers to queries by device, by name."""
