@@ -44,6 +44,7 @@ ROOMS = {
     "jobs": {"core", "kube", "views"},
     "idlepolicy": {"core", "jobs", "kube"},
     "sim": {"core"},
+    "replicas": {"core", "kube", "monitoring", "views"},
     "advice": {"core", "history", "kube", "monitoring"},
     "history": {"aggregated", "core", "kube", "monitoring"},
     "cost": {"advice", "core", "history"},
@@ -69,6 +70,7 @@ ROOMS = {
         "monitoring",
         "operator",
         "plane",
+        "replicas",
         "topology",
     },
 }

@@ -43,6 +43,7 @@ from dovetail.kube.queue_budgets import QueueBudgetUses
 from dovetail.operator.coexistence.survey import InstallPlan
 from dovetail.operator.installation.removal import Removal
 from dovetail.recording.decided import DecidedRun
+from dovetail.replicas.count import ReplicaCount
 from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
 from dovetail.views.defrag_types import Defrag
 from dovetail.views.drain_types import DrainPlan
@@ -119,6 +120,7 @@ KINDS: dict[str, AnswerKind] = {
     "ReplayDifference": AnswerKind(ReplayDifference, "replay --decision"),
     "ReplayReport": AnswerKind(ReplayReport, "replay"),
     "ReplayedDecision": AnswerKind(DecidedRun, "replay --decision"),
+    "ReplicaCount": AnswerKind(ReplicaCount, "serve replicas", EACH),
     "ServePlan": AnswerKind(ServePlan, "serve plan"),
     "SnapshotReport": AnswerKind(SnapshotReport, "simulate", SEVERAL),
     "SpotAnswer": AnswerKind(Spot, "spot"),

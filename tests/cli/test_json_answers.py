@@ -70,6 +70,7 @@ ELSEWHERE = {
     "Demo": "demo/test_jobs.py", "HistoryJob": "test_history.py", "IdleList": "test_idle.py",
     "JobAdviceList": "test_advise.py", "QueueBudgets": "queues/test_budgets.py",
     "QueueReport": "simulate/test_simulate.py",
+    "ReplicaCount": "../replicas/test_count.py",
     "ReplayDifference": "../recording/test_decided.py", "ReplayReport": "replay/test_replay.py",
     "ReplayedDecision": "../recording/test_decided.py", "ServePlan": "serve/test_serve_plan.py",
     "SnapshotReport": "simulate/test_simulate.py",

@@ -42,6 +42,8 @@ from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_B
 from dovetail.operator import endpoints as operator_endpoints
 from dovetail.operator import metrics as operator_metrics
 from dovetail.playground import EXIT_CODE, GPU_LOAD, LOG, RUN_SECONDS
+from dovetail.replicas import metrics as replica_metrics
+from dovetail.replicas import run as replica_run
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
@@ -198,6 +200,7 @@ def test_reasons() -> None:
         (operator_metrics, "The operator's"),
         (plane_metrics, "Of agents' endpoints"),
         (idle_metrics, "Of the policy about idle workloads"),
+        (replica_metrics, "Of replicas by need"),
         (collector_metrics, ""),
     ],
 )
@@ -218,6 +221,7 @@ def test_endpoints() -> None:
     assert first(reference("metrics", "path", "The operator's")) == list(operator_endpoints.PATHS)
     assert first(reference("metrics", "path", "Of agents' endpoints")) == list(probes.PATHS)
     assert first(reference("metrics", "path", "Of the policy about idle workloads")) == list(idle_policy.PATHS)
+    assert first(reference("metrics", "path", "Of replicas by need")) == list(replica_run.PATHS)
 
 
 def test_the_metrics_of_the_agent() -> None:

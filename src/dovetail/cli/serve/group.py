@@ -8,10 +8,11 @@ import click
 from dovetail.cli import LazyGroup
 
 _COMMANDS = {
+    "replicas": "Count the replicas that a serving workload needs and that can be placed now.",
     "plan": "Plan engines, parallelism, replicas and cost for a model and a rate of requests.",
 }
 
 
 @click.group(name="serve", cls=LazyGroup, prefix="dovetail.cli.serve.serve_", lazy=_COMMANDS)
 def command() -> None:
-    """Plan how a model is served."""
+    """Plan how a model is served, and count the replicas that it needs."""

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of replicas that an autoscaler should set: what is needed, but no more than can be placed now.
+
+Rules
+- The running scheduler's core decides what can be placed: it is asked what would happen if so many further replicas
+  were created now (`dovetail whatif submit`), as a user of the namespace. Those that start at once, without an
+  eviction, can be placed.
+- While replicas wait for room, no more are asked for: they would wait behind those.
+- A lack of room takes no replica away: those that wait stay, as a node autoscaler adds nodes for them.
+- What is not known has no number, so that an autoscaler leaves the workload as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from dovetail.core.json_text import JsonError, decode_json
+from dovetail.kube.api.client import Client
+from dovetail.kube.manifests.documents import Document, ManifestError
+from dovetail.kube.manifests.workloads import expanded
+from dovetail.kube.objects.views import WHAT_IFS
+from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, ask_view
+from dovetail.monitoring.engine_load import EngineLoad
+from dovetail.replicas.need import NeedTarget, need
+from dovetail.replicas.workload import ServedWorkload, WorkloadError
+from dovetail.views.whatif_types import Submit, WhatIf, WhatIfQuestion
+
+MOST_MORE = 64
+"""Further replicas that are asked about at once."""
+
+
+class ReplicaCount(Struct, frozen=True):
+    """The replicas of a workload "namespace/name" of a kind: those that it has (`current`), of which `waiting` are on no node;
+    those that are `needed`, `placeable` (those that it has and those that could start now), and `desired`. None: not
+    known, for the reason in `because`."""
+
+    workload: str
+    workload_kind: str
+    current: int
+    waiting: int
+    needed: int | None
+    placeable: int | None
+    desired: int | None
+    because: str
+
+
+async def count_of(
+    client: Client, workload: ServedWorkload, loads: Mapping[str, EngineLoad], target: NeedTarget
+) -> ReplicaCount:
+    """The number of replicas. Raises WorkloadError, KubeError."""
+    current, waiting = workload.replicas, workload.waiting
+    wanted = need(current, workload.running, loads, target)
+    needed, placeable, because = wanted.replicas, None, wanted.because
+    if needed is not None and needed > current:
+        if waiting:
+            placeable = current
+            because += f"; no more now: {waiting} wait for room"
+        else:
+            asked = min(needed - current, MOST_MORE)
+            placeable = current + await placed_now(client, workload, asked)
+            if placeable < needed:
+                because += f"; {placeable} can be placed now" if asked == needed - current else f"; {MOST_MORE} at once"
+    desired = needed if placeable is None or needed is None else min(needed, placeable)
+    return ReplicaCount(
+        f"{workload.namespace}/{workload.name}", workload.resource.kind, current, waiting, needed, placeable, desired,
+        because,
+    )  # fmt: skip
+
+
+async def placed_now(client: Client, workload: ServedWorkload, number: int) -> int:
+    """How many of so many further replicas would start now. Raises WorkloadError, KubeError."""
+    name = f"{workload.resource.kind} {workload.namespace}/{workload.name}"
+    try:
+        made = expanded([Document(name, workload.copies(number))])
+    except ManifestError as error:
+        raise WorkloadError(f"{name}: its pods cannot be made: {error}") from error
+    for fault in made.faults:
+        raise WorkloadError(f"{name}: its pods cannot be made: {fault}")
+    objects = tuple(one.value for one in made.documents if isinstance(one.value, dict))
+    body = encode(WhatIfQuestion(Submit(objects)))
+    try:
+        document = await ask_view(client, ViewRequest(WHAT_IFS, workload.namespace, body=body, alone=True))
+        answer = decode_json(document.answer, WhatIf)
+    except (NoView, NoSuchObject, JsonError) as error:
+        raise WorkloadError(f"{name}: the scheduler does not answer what can be placed: {error}") from error
+    own = f"{workload.namespace}/{workload.copied}"
+    return sum(one.job.startswith(own) and one.effect == "starts now" for one in answer.jobs)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replicas that an autoscaler should set: what the core can place now is the bound."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+from prometheus_client import REGISTRY
+
+from dovetail.cli import cli
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_config
+from dovetail.kube.reading.prometheus_api import PrometheusAccess
+from dovetail.replicas.need import NeedTarget
+from dovetail.replicas.run import ReplicasAsked, publish
+from dovetail.replicas.workload import named
+from tests.cli.answers import answer
+from tests.kube.reading.engines_served import engines, series
+from tests.kube.reading.test_prometheus import served
+from tests.replicas.world import cluster, deployment, node, pod
+
+TWO = [pod("llama-a", "n1"), pod("llama-b", "n1")]
+
+
+def busy(waiting: float, *pods: str) -> list[dict[str, Any]]:
+    """Engines of which each has 5 running requests and so many waiting ones."""
+    return [
+        series(f"vllm:num_requests_{what}", value, name)
+        for name in pods or ("llama-a", "llama-b")
+        for what, value in (("running", 5), ("waiting", waiting))
+    ]
+
+
+async def counted(config: Path, now: list[dict[str, Any]], *more: str) -> Result:
+    async with served(engines(now)) as url:
+        call = ["serve", "replicas", "llama", "--requests", "10", "--prometheus", url, "--kubeconfig", str(config)]
+        return await asyncio.to_thread(CliRunner().invoke, cli, [*call, *more])
+
+
+async def count(config: Path, now: list[dict[str, Any]], *more: str) -> dict[str, Any]:
+    done = await counted(config, now, "-o", "json", *more)
+    assert done.exit_code == 0, done.output
+    (found,) = answer(done.stdout, "ReplicaCount")
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_no_more_than_what_can_be_placed_now(tmp_path: Path) -> None:
+    # One node is full, and of the other three GPUs and then a whole replica are left.
+    objects = [node("n1", 8), node("n2", 7), *TWO]
+    async with cluster(tmp_path, deployment(2), objects) as config:
+        found = await count(config, busy(25))
+        assert (found["current"], found["needed"], found["placeable"], found["desired"]) == (2, 6, 3, 3)
+        assert found["because"] == "60 requests, 10 for each replica; 3 can be placed now"
+        text = (await counted(config, busy(25))).stdout
+    assert "serving/llama" in text and "3 can be placed now" in text
+
+
+async def test_the_rules_of_the_pods_count(tmp_path: Path) -> None:
+    objects = [node("n1", 8), node("n2", 64), *TWO]
+    picky = deployment(2, nodeSelector={"gpu": "h100"})
+    async with cluster(tmp_path, picky, objects) as config:
+        assert (await count(config, busy(25)))["desired"] == 2
+
+
+async def test_fewer_are_needed_and_nothing_is_asked(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+    async with cluster(tmp_path, deployment(2), [node("n1", 8), *TWO], asked) as config:
+        found = await count(config, busy(0))
+    assert (found["needed"], found["placeable"], found["desired"], asked) == (1, None, 1, [])
+
+
+async def test_while_replicas_wait_no_more_are_asked_for(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+    objects = [node("n1", 8), node("n2", 2), *TWO, pod("llama-c")]
+    async with cluster(tmp_path, deployment(3), objects, asked) as config:
+        found = await count(config, busy(25))
+    assert (found["waiting"], found["needed"], found["desired"], asked) == (1, 6, 3, [])
+    assert found["because"].endswith("no more now: 1 wait for room")
+
+
+async def test_what_is_asked_is_bounded_and_of_the_namespace_alone(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+    objects = [node("n1", 8), *(node(f"m{i}", 8) for i in range(50)), *TWO]
+    async with cluster(tmp_path, deployment(2), objects, asked) as config:
+        found = await count(config, busy(5000), "--max", "500")
+    (question,) = asked
+    pods = question["change"]["objects"]
+    assert len(pods) == 64 and {one["metadata"]["namespace"] for one in pods} == {"serving"}
+    assert {one["spec"]["priority"] for one in pods} == {0}
+    assert (found["needed"], found["desired"]) == (500, 66)
+
+
+async def test_without_metrics_there_is_no_number(tmp_path: Path) -> None:
+    async with cluster(tmp_path, deployment(2), [node("n1", 8), *TWO]) as config:
+        found = await count(config, busy(9, "other"))
+    assert (found["needed"], found["desired"]) == (None, None)
+
+
+async def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    async with cluster(tmp_path, deployment(2), [node("n1", 8)]) as config:
+        done = await counted(config, [], "statefulset/other")
+        assert (done.exit_code, "StatefulSet serving/other cannot be read" in done.output) == (1, True)
+        assert "KIND is deployment" in (await counted(config, [], "cronjob/x")).output
+        assert "is no name" in (await counted(config, [], "deployment/..")).output
+        assert (await counted(config, [], "--min", "5", "--max", "4")).exit_code == 2
+
+
+def value(name: str) -> float | None:
+    return REGISTRY.get_sample_value(f"dovetail_replicas_{name}", {"kind": "Deployment", "workload": "llama"})
+
+
+async def test_numbers_are_metrics_and_are_withdrawn_where_a_pass_fails(tmp_path: Path) -> None:
+    objects = [node("n1", 8), node("n2", 4), *TWO]
+    async with cluster(tmp_path, deployment(2), objects) as config:
+        async with served(engines(busy(25))) as url, Client(load_config(str(config))) as client:
+            asked = ReplicasAsked("serving", (named("llama"),), NeedTarget(10), PrometheusAccess(url))
+            await publish(client, asked)
+            assert [value(one) for one in ("current", "waiting", "needed", "placeable", "desired")] == [2, 0, 6, 3, 3]
+            before = value("errors_total") or 0.0
+        async with Client(load_config(str(config))) as client:
+            await publish(client, asked)
+    assert [value(one) for one in ("current", "needed", "desired")] == [None] * 3
+    assert value("errors_total") == before + 1
