@@ -14,7 +14,15 @@ from msgspec.structs import asdict, fields
 from dovetail.advice.serve.engines import BY_NAME
 from dovetail.advice.serve.request_lengths import NAMES, RequestLengths
 from dovetail.advice.serve.roofline import InstanceLayout
-from dovetail.advice.serve.types import RejectedOption, RolePlan, ServePlan, ServingOption, WantedServing
+from dovetail.advice.serve.types import (
+    RejectedOption,
+    RolePlan,
+    ServePlan,
+    ServingOption,
+    SimulatedRun,
+    TraceSimulation,
+    WantedServing,
+)
 from dovetail.cli import cli
 from dovetail.cli.serve.serve_plan import command
 from tests.docs.pages import page
@@ -30,7 +38,14 @@ def names(kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("head", "kind"), [("field", ServePlan), ("field of `options`", ServingOption), ("field of `roles`", RolePlan)]
+    ("head", "kind"),
+    [
+        ("field", ServePlan),
+        ("field of `options`", ServingOption),
+        ("field of `roles`", RolePlan),
+        ("field of `simulation`", TraceSimulation),
+        ("field of `runs`", SimulatedRun),
+    ],
 )
 def test_fields_of_the_answer(head: str, kind: type) -> None:
     assert {name for row in HERE.rows(head) for name in row.code[0]} == names(kind)

@@ -117,22 +117,29 @@ def foreign(text: str) -> str:
 
 @contextmanager
 def looking_ahead() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, if that is a terminal, of what takes longer than a second: how many of the
-    waiting jobs have started in the look-ahead."""
+    """A progress bar of how many of the waiting jobs have started in the look-ahead."""
+    with progressing("looking ahead") as watch:
+        yield watch
+
+
+@contextmanager
+def progressing(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, if that is a terminal, of what takes longer than a second: how much of all is
+    done."""
     from dovetail.cli.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda started, waiting: None
+        yield lambda done, of: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
     progress, begins_s = Progress(*columns, console=console.rich, transient=True), time.monotonic() + _AT_ONCE_S
     bar = progress.add_task("", total=None)
 
-    def show(started: int, waiting: int) -> None:
-        progress.update(bar, completed=started, total=waiting)
+    def show(done: int, of: int) -> None:
+        progress.update(bar, completed=done, total=of)
         if time.monotonic() > begins_s:
             progress.start()
 

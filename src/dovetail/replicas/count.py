@@ -33,7 +33,7 @@ MOST_MORE = 64
 
 
 class ReplicaCount(Struct, frozen=True):
-    """The replicas of a workload "namespace/name" of a kind: those that it has (`current`), of which `waiting` are on no node;
+    """The replicas of a workload "namespace/name": those that it has (`current`), of which `waiting` are on no node;
     those that are `needed`, `placeable` (those that it has and those that could start now), and `desired`. None: not
     known, for the reason in `because`."""
 

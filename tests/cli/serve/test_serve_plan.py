@@ -216,3 +216,57 @@ def test_the_names_begin_with_a_letter_whatever_the_file_is_called(tmp_path: Pat
     file.write_text(json.dumps(config))
     result = run(str(file), *REQUESTS, *HOPPER, "--engine", "vllm", "-o", "yaml")
     assert {one["metadata"]["name"] for one in yaml.safe_load_all(result.stdout)} == {"model-7b-chat"}, result.output
+
+
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2026-01-31 12:{second // 60:02}:{second % 60:02},{500 + second},{20 + second % 7}\n"
+    for second in range(900)
+    if not 200 < second < 520
+)
+TRACED = ("serve", "plan", "llama-3.1-8b", "--engine", "vllm", "--gpus", "H100-SXM5=2x8")
+
+
+def traced(tmp_path: Path, *more: str, text: str = TRACE) -> Result:
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    return CliRunner().invoke(cli, [*TRACED, "--trace", str(file), *more], env={"COLUMNS": "200"})
+
+
+def test_a_trace_is_planned_for_its_busiest_minutes_and_simulated(tmp_path: Path) -> None:
+    found = answer(traced(tmp_path, "-o", "json").stdout, "ServePlan")
+    assert (found["wanted"]["rate"], found["wanted"]["lengths"]["requests"]) == (301 / 300, 581)
+    assert found["simulation"]["gaps"] == [[200, 520]]
+    assert [run["scaling"] for run in found["simulation"]["runs"]] == ["fixed", "by need"]
+    assert answer(traced(tmp_path, "--rate", "9", "-o", "json").stdout, "ServePlan")["wanted"]["rate"] == 9
+    text = traced(tmp_path).stdout
+    assert "Plan 1 with 581 requests of 15 min" in text
+    assert "note: no request from 200 s to 520 s: is the trace whole?" in text
+
+
+def test_a_trace_gives_rate_and_lengths_of_the_objects(tmp_path: Path) -> None:
+    done = traced(tmp_path, "-o", "yaml")
+    assert done.exit_code == 0, done.output
+    deployment, _ = yaml.safe_load_all(done.stdout)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    words = [*container.get("command", ()), *container.get("args", ())]
+    assert words[words.index("--max-model-len") + 1] == "1422"
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "error"),
+    [
+        ((), TRACE + "2026-01-31 11:00:00,5,5\n", "trace.csv:583: the request is 4499 s before that of the line above"),
+        ((), TRACE + "2026-01-31 12:2", "trace.csv:583: ContextTokens is missing"),
+        (("--lengths", "x"), TRACE, "--trace has the lengths of requests: remove --lengths"),
+        (("--input-tokens", "5"), TRACE, "--trace has the lengths of requests: remove --input-tokens"),
+        (("--rate", "0"), TRACE, "'0' is no rate"),
+    ],
+)
+def test_traces_that_cannot_be_used(tmp_path: Path, more: tuple[str, ...], text: str, error: str) -> None:
+    done = traced(tmp_path, *more, text=text)
+    assert done.exit_code in (1, 2) and error in " ".join(done.output.split())
+
+
+def test_a_rate_or_a_trace_is_needed() -> None:
+    done = CliRunner().invoke(cli, [*TRACED, "--input-tokens", "5", "--output-tokens", "5"])
+    assert (done.exit_code, "--rate, or a trace: --trace FILE" in done.output) == (2, True)

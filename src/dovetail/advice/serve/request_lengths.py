@@ -3,7 +3,7 @@
 
 Rules
 - A trace is CSV with a line of column names, or one JSON object a line. The numbers of tokens are in the columns or
-  fields of NAMES (Azure's LLM traces, Mooncake's, or `input` and `output`); all others are passed over.
+  fields of NAMES (Azure's LLM traces, Mooncake's, BurstGPT's, or `input` and `output`); all others are passed over.
 - A line that lacks a number, or has none above 0, is an error with its number: a trace with holes would give means of
   other requests.
 - Means decide throughput, the 95th percentile of prompts the time to the first token, the longest request the context.
@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +20,14 @@ from msgspec import Struct
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.translate.problems import shown
 
-NAMES = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"), ("input", "output"))
+NAMES = (
+    ("ContextTokens", "GeneratedTokens"),
+    ("input_length", "output_length"),
+    ("input", "output"),
+    ("Request tokens", "Response tokens"),
+)
+TraceRow = tuple[Mapping[str, Any], int, int, str]
+"""A request: all of its columns, the tokens of its prompt and output, and its `FILE:LINE`."""
 MOST_TOKENS = 1 << 24
 _MOST_DIGITS = 20
 
@@ -46,7 +53,16 @@ def fixed(prompt: int, output: int) -> RequestLengths:
 
 def read_lengths(text: str, file: str) -> RequestLengths:
     """The lengths in a trace. Raises LengthsError."""
-    pairs = list(_of_json(text, file) if text.lstrip().startswith("{") else _of_csv(text, file))
+    return lengths_of([(prompt, output) for _, prompt, output, _ in rows_of(text, file)], file)
+
+
+def rows_of(text: str, file: str) -> Iterator[TraceRow]:
+    """The requests of a trace. Raises LengthsError."""
+    return _of_json(text, file) if text.lstrip().startswith("{") else _of_csv(text, file)
+
+
+def lengths_of(pairs: Sequence[tuple[int, int]], file: str) -> RequestLengths:
+    """The lengths of these requests, each of prompt and output. Raises LengthsError if there is none."""
     if not pairs:
         raise LengthsError(f"{file}: no request in it")
     prompts = sorted(prompt for prompt, _ in pairs)
@@ -57,17 +73,18 @@ def read_lengths(text: str, file: str) -> RequestLengths:
     )  # fmt: skip
 
 
-def _of_csv(text: str, file: str) -> Iterator[tuple[int, int]]:
+def _of_csv(text: str, file: str) -> Iterator[TraceRow]:
     rows = csv.DictReader(text.splitlines())
     try:
         names = _names(rows.fieldnames or (), file)
         for row in rows:
-            yield _pair(row, names, f"{file}:{rows.line_num}")
+            where = f"{file}:{rows.line_num}"
+            yield row, *_pair(row, names, where), where
     except csv.Error as error:
         raise LengthsError(f"{file}:{rows.line_num + 1}: {error}") from error
 
 
-def _of_json(text: str, file: str) -> Iterator[tuple[int, int]]:
+def _of_json(text: str, file: str) -> Iterator[TraceRow]:
     names: tuple[str, str] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -77,7 +94,7 @@ def _of_json(text: str, file: str) -> Iterator[tuple[int, int]]:
         except JsonError as error:
             raise LengthsError(f"{file}:{number}: {error}") from error
         names = names or _names(tuple(row), f"{file}:{number}")
-        yield _pair(row, names, f"{file}:{number}")
+        yield row, *_pair(row, names, f"{file}:{number}"), f"{file}:{number}"
 
 
 def _names(columns: Any, where: str) -> tuple[str, str]:

@@ -116,9 +116,51 @@ class WantedServing(Struct, frozen=True):
     adapter_rank: int
 
 
+class TimePercentiles(Struct, frozen=True):
+    """Of 50, 95 and 99 % of the requests the longest time."""
+
+    p50: int
+    p95: int
+    p99: int
+
+
+class SimulatedRun(Struct, frozen=True):
+    """The requests of a trace through the first plan. `scaling` is `fixed` (the replicas of the plan) or `by need`.
+    Times to the first token in milliseconds, and per further token in microseconds; None without a request. `met_milli`
+    of a thousand requests had the wanted times, `unfinished` did not end, at most `queued` waited in queues at a time.
+    `replicas` are those of each role by second, each minute; `targets` the requests of a replica of each role that
+    decide the need. GPU-seconds and their price, None where it is not known, until the last arrival."""
+
+    scaling: str
+    ttft_ms: TimePercentiles | None
+    tpot_us: TimePercentiles | None
+    met_milli: int
+    unfinished: int
+    queued: int
+    replicas: tuple[tuple[int, tuple[int, ...]], ...]
+    targets: tuple[int, ...]
+    gpu_s: int
+    micro_usd: int | None
+
+
+class TraceSimulation(Struct, frozen=True):
+    """The simulation of the first plan with the requests of a trace: their number, the seconds from the first to the
+    last, the mean rate and that of the busiest five minutes, the requests `later` than the hour that is simulated, and
+    the gaps without a request, from which second to which."""
+
+    requests: int
+    seconds: int
+    mean_rate: float
+    peak_rate: float
+    later: int
+    gaps: tuple[tuple[int, int], ...]
+    runs: tuple[SimulatedRun, ...]
+
+
 class ServePlan(Struct, frozen=True):
     """Plans, the cheapest first, or that of the fewest GPUs where prices are not known. `nearest` is what would hold
-    the model where nothing does, else empty. `choice` is the first against the best of another engine."""
+    the model where nothing does, else empty. `choice` is the first against the best of another engine. `simulation` is
+    that of a trace, None without one."""
 
     model: str
     wanted: WantedServing
@@ -127,3 +169,4 @@ class ServePlan(Struct, frozen=True):
     nearest: str
     choice: str
     notes: tuple[str, ...]
+    simulation: TraceSimulation | None = None

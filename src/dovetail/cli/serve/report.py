@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dovetail.advice.serve.types import ALL, RejectedOption, RolePlan, ServePlan, ServingOption
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.output import count
+from dovetail.cli.serve.trace_report import show_simulation
 
 _MICRO = 10**6
 _MOST_PLANS, _MOST_REJECTED = 10, 15
@@ -36,6 +37,8 @@ def show(answer: ServePlan) -> None:
         console.print("No plan holds the wanted times on these GPUs.")
         if answer.nearest:
             console.print(f"The model does not fit. Nearest that holds it: {answer.nearest}.")
+    if answer.simulation is not None:
+        show_simulation(answer.simulation, console)
     for note in answer.notes:
         console.print(f"note: {note}")
     if answer.rejected:

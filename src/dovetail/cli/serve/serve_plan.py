@@ -18,12 +18,21 @@ from dovetail.advice.price_table import PriceError
 from dovetail.advice.prices import BUILT_IN, built_in_text, read
 from dovetail.advice.serve.engines import ENGINES
 from dovetail.advice.serve.offers import of_list, priced
-from dovetail.advice.serve.request_lengths import MOST_TOKENS, LengthsError, RequestLengths, fixed, read_lengths
+from dovetail.advice.serve.request_lengths import (
+    MOST_TOKENS,
+    LengthsError,
+    RequestLengths,
+    fixed,
+    lengths_of,
+    read_lengths,
+)
+from dovetail.advice.serve.request_trace import RequestTrace, read_trace
 from dovetail.advice.serve.types import CACHES, MODES, GpuOffer, ServeQuestion
 from dovetail.advice.speeds import SPEEDS
 from dovetail.cli.answer_form import YAML, AnswerForm, answer_option, write_answer
 from dovetail.cli.files import text_of
 from dovetail.cli.memory.memory import architecture_of
+from dovetail.cli.output import progressing
 from dovetail.core.json_text import decode_json
 
 if TYPE_CHECKING:
@@ -93,10 +102,14 @@ _with_default = partial(click.option, show_default=True)
 
 @click.command(name="plan")
 @click.argument("model")
-@click.option("--rate", type=_Rate(), required=True, help="Requests per second.")
+@click.option("--rate", type=_Rate(), help="Requests per second. Default with --trace: its busiest five minutes.")
 @click.option("--input-tokens", "prompt", type=_TOKENS, help="Prompt tokens of a request.")
 @click.option("--output-tokens", type=_TOKENS, help="Output tokens of a request.")
 @click.option("--lengths", metavar="FILE", help="A trace with the lengths of requests instead; - for standard input.")
+@click.option(
+    "--trace", "traced", metavar="FILE",
+    help="A trace with times and lengths of requests; the first plan is simulated with its first hour. - for stdin.",
+)  # fmt: skip
 @_with_default("--ttft-ms", type=click.IntRange(1, 10**7), default=1000, help="Wanted time to the first token.")
 @_with_default("--tpot-ms", type=_Positive(0, 10**6, min_open=True), default=50, help="Wanted time per further token.")
 @click.option("--gpus", "offers", type=_Offer(), multiple=True, help="GPUs at hand. Default: those of the price list.")
@@ -146,11 +159,17 @@ def command(model: str, form: AnswerForm, **options: Any) -> None:
     from dovetail.cli.serve.report import show
 
     architecture, name = architecture_of(model)
-    asked = _question(architecture, name, options)
+    trace = _trace(options)
+    asked = _question(architecture, name, options, trace)
     try:
         answer = plan(asked)
     except PlanError as error:
         raise click.UsageError(str(error)) from error
+    if trace is not None and form.output != YAML:
+        from dovetail.advice.serve.traced import simulated
+
+        with progressing("simulating") as watch:
+            answer = simulated(asked, answer, trace, watch)
     if form.output == YAML:
         _write_objects(answer, asked, model, options)
     elif form.whole:
@@ -159,8 +178,28 @@ def command(model: str, form: AnswerForm, **options: Any) -> None:
         show(answer)
 
 
-def _question(model: Architecture, name: str, options: dict[str, Any]) -> ServeQuestion:
-    lengths = _lengths(options)
+def _trace(options: dict[str, Any]) -> RequestTrace | None:
+    """The requests of `--trace`. Raises UsageError, ClickException."""
+    file = options["traced"]
+    if file is None:
+        if options["rate"] is None:
+            raise click.UsageError("name the rate of requests: --rate, or a trace: --trace FILE")
+        return None
+    for option, name in (("prompt", "--input-tokens"), ("output_tokens", "--output-tokens"), ("lengths", "--lengths")):
+        if options[option] is not None:
+            raise click.UsageError(f"--trace has the lengths of requests: remove {name}")
+    try:
+        return read_trace(text_of(file, "utf-8-sig", _MOST_TRACE_BYTES), file)
+    except LengthsError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _question(model: Architecture, name: str, options: dict[str, Any], trace: RequestTrace | None) -> ServeQuestion:
+    if trace is None:
+        lengths, rate = _lengths(options), options["rate"]
+    else:
+        lengths = lengths_of([(one.input, one.output) for one in trace.requests], options["traced"])
+        rate = options["rate"] or trace.peak_rate
     if options["context"]:
         if options["context"] < lengths.longest:
             raise click.UsageError(
@@ -169,7 +208,7 @@ def _question(model: Architecture, name: str, options: dict[str, Any]) -> ServeQ
         lengths = RequestLengths(lengths.input, lengths.output, lengths.input_p95, options["context"], lengths.requests)
     limit = options["price_limit"]
     return ServeQuestion(
-        model, name, options["rate"], lengths, options["ttft_ms"], round(options["tpot_ms"] * 1000), _offers(options),
+        model, name, rate, lengths, options["ttft_ms"], round(options["tpot_ms"] * 1000), _offers(options),
         options["engines"] or tuple(one.name for one in ENGINES), options["modes"] or MODES,
         options["weights"] or model.weights, options["kv_cache"], options["reuse"],
         options["adapters"], options["adapter_rank"], options["tp"], options["pp"],

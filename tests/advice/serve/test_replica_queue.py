@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One replica: steps, batches and limits, against numbers that follow from the times of its steps."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from dovetail.advice.serve.replica_queue import QueuedRequest, ReplicaLimits, ReplicaQueue, StepTimes
+from dovetail.advice.serve.roofline import StepBatch, StepModel
+
+LIMITS = ReplicaLimits(sequences=4, tokens=1e9, budget=1000, part=0.5, computed=1.0)
+
+
+class Steps:
+    """A step takes 10 ms, and a millisecond for each hundred tokens of prompts."""
+
+    def seconds(self, batch: StepBatch) -> float:
+        return 0.01 + batch.prompt / 100_000
+
+
+def replica(ended: list[QueuedRequest], *, prefill: bool = False, **limits: float) -> ReplicaQueue:
+    own = ReplicaLimits(**{name: limits.get(name, getattr(LIMITS, name)) for name in LIMITS.__struct_fields__})
+    return ReplicaQueue(StepTimes(cast(StepModel, Steps())), own, 0.0, ended.append, prefill)
+
+
+def request(number: int, at_s: float, prompt: int, output: int, *, decode: bool = False) -> QueuedRequest:
+    return QueuedRequest(number, at_s, prompt, output, 0.0 if decode else 1.0)
+
+
+def run(queue: ReplicaQueue, *requests: QueuedRequest, until_s: float = 100.0) -> None:
+    for one in requests:
+        queue.advance(one.at_s)
+        queue.add(one)
+    queue.advance(until_s)
+
+
+def test_a_request_alone_has_its_first_token_after_its_prompt_and_then_one_in_each_step() -> None:
+    ended: list[QueuedRequest] = []
+    run(replica(ended), request(0, 1.0, 500, 11))
+    (one,) = ended
+    assert one.first_s == pytest.approx(1.015)
+    assert one.end_s == pytest.approx(1.015 + 10 * 0.01)
+
+
+def test_a_long_prompt_takes_several_steps_and_holds_up_the_tokens_of_others() -> None:
+    ended: list[QueuedRequest] = []
+    run(replica(ended), request(0, 0.0, 100, 100), request(1, 0.5, 2500, 2))
+    first, second = sorted(ended, key=lambda one: one.number)
+    # A step of 11 ms, then 10 ms each. Of the long prompt 999 tokens each go beside the running sequence.
+    assert 0.045 < second.first_s - 0.5 < 0.070
+    assert first.end_s == pytest.approx(0.011 + 99 * 0.01 + 0.025, abs=0.002)
+
+
+def test_no_more_sequences_than_the_limit() -> None:
+    ended: list[QueuedRequest] = []
+    queue = replica(ended, sequences=2)
+    run(queue, *(request(n, 0.0, 100, 51) for n in range(3)), until_s=0.3)
+    assert (queue.load, queue.queued) == (3, 1)
+    queue.advance(10.0)
+    assert [one.number for one in ended] == [0, 1, 2]
+    assert ended[2].first_s > ended[0].end_s
+
+
+def test_no_more_tokens_than_the_cache_holds_but_always_one_request() -> None:
+    ended: list[QueuedRequest] = []
+    queue = replica(ended, tokens=150)
+    run(queue, request(0, 0.0, 400, 10), request(1, 0.0, 100, 10), until_s=0.02)
+    assert queue.queued == 1
+    queue.advance(10.0)
+    assert ended[1].first_s > ended[0].end_s
+
+
+def test_prefill_ends_with_the_prompt_and_decode_begins_without_one() -> None:
+    ended: list[QueuedRequest] = []
+    run(replica(ended, prefill=True), request(0, 0.0, 500, 50))
+    assert ended[0].end_s == pytest.approx(0.015)
+    decoded: list[QueuedRequest] = []
+    run(replica(decoded), request(0, 0.0, 500, 50, decode=True))
+    assert (decoded[0].first_s, decoded[0].end_s) == (pytest.approx(0.01), pytest.approx(0.5))
+
+
+def test_what_is_cached_of_a_prompt_is_not_computed() -> None:
+    ended: list[QueuedRequest] = []
+    run(replica(ended, computed=0.1), request(0, 0.0, 900, 2))
+    assert ended[0].first_s == pytest.approx(0.0109, abs=0.0003)
+
+
+def test_one_token_of_output_is_that_of_the_prompt() -> None:
+    ended: list[QueuedRequest] = []
+    run(replica(ended), request(0, 0.0, 500, 1))
+    assert ended[0].first_s == ended[0].end_s
