@@ -82,6 +82,16 @@ async def test_while_replicas_wait_no_more_are_asked_for(tmp_path: Path) -> None
     assert found["because"].endswith("no more now: 1 wait for room")
 
 
+async def test_pods_that_end_are_no_replicas(tmp_path: Path) -> None:
+    ending = pod("llama-old", "n1")
+    ending["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    done = pod("llama-done", "n1")
+    done["status"]["phase"] = "Failed"
+    async with cluster(tmp_path, deployment(2), [node("n1", 16), *TWO, ending, done]) as config:
+        found = await count(config, busy(0, "llama-a", "llama-b", "llama-old", "llama-done"))
+    assert (found["waiting"], found["needed"]) == (0, 1)
+
+
 async def test_what_is_asked_is_bounded_and_of_the_namespace_alone(tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
     objects = [node("n1", 8), *(node(f"m{i}", 8) for i in range(50)), *TWO]

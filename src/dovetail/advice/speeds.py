@@ -4,6 +4,8 @@
 Rules: models have the names of `advice.gpus`. A model that is not here is not compared with others. Rates are peaks;
 only their ratios count.
 Source: NVIDIA's data sheets, rounded, as of November 2026. Where a sheet states the rate with sparsity, half of it.
+GB200 and GB300 are a 72nd of the sheets of GB200 NVL72 and GB300 NVL72 (360 petaflops with sparsity, 576 TB/s), B300 an
+eighth of that of HGX B300.
 """
 
 from __future__ import annotations
@@ -47,4 +49,7 @@ SPEEDS: dict[str, GpuSpeed] = {
     "GH200-96GB": GpuSpeed(989, 4000),
     "GH200-144GB": GpuSpeed(989, 4900),
     "B200": GpuSpeed(2250, 8000),
+    "B300": GpuSpeed(2250, 8000),
+    "GB200": GpuSpeed(2500, 8000),
+    "GB300": GpuSpeed(2500, 8000),
 }

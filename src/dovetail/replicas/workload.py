@@ -84,7 +84,11 @@ async def read_workload(client: Client, resource: Resource, namespace: str, name
     if not selector or not isinstance(replicas, int):
         raise WorkloadError(f"{resource.kind} {namespace}/{name} has no selector: which pods are its is not known")
     found = await list_all(client, PODS.inside(namespace), Pod, params={"labelSelector": selector})
-    pods = [one for one in found.objects.values() if one.status.phase not in _ENDED]
+    pods = [
+        one
+        for one in found.objects.values()
+        if one.status.phase not in _ENDED and one.metadata.deletion_timestamp is None
+    ]
     running = tuple(sorted(f"{namespace}/{one.metadata.name}" for one in pods if one.spec.node_name))
     waiting = max(0, replicas - len(running))
     priority = next((one.spec.priority for one in pods if one.spec.priority is not None), None)

@@ -153,8 +153,8 @@ def test_engines_lack_kernels() -> None:
     assert "compute capability 10.0" in reasons["tensorrt-llm"]
     found = plan(question("bloom-7b1", engines=TRTLLM, modes=(AGGREGATED,)))
     assert "does not list the model family bloom" in found.rejected[0].reason
-    found = plan(question(offers=(offer("B300", 1, 8),), modes=(AGGREGATED,), engines=("vllm",)))
-    assert any("the speed of B300 is not known" in one.reason for one in found.rejected)
+    found = plan(question(offers=(offer("RTX4090", 1, 8),), modes=(AGGREGATED,), engines=("vllm",)))
+    assert any("the speed of RTX4090 is not known" in one.reason for one in found.rejected)
 
 
 def test_the_choice_has_its_reason() -> None:
@@ -188,3 +188,15 @@ def test_a_plan_holds_the_rate_however_high_it_is() -> None:
     )
     assert {option.mode for option in found.options} == set(MODES)
     assert all(option.tokens_per_s >= rate * lengths.output for option in found.options)
+
+
+def test_blackwell_ultra_is_quicker_in_fp4_and_does_not_multiply_int8() -> None:
+    one = {"modes": (AGGREGATED,), "engines": ("vllm",), "tp": 4, "rate": 2.0}
+    older, newer = (plan(question(offers=(offer(name, 8, 8),), weights="nvfp4", **one)) for name in ("B200", "B300"))
+    assert newer.options[0].tokens_per_s > older.options[0].tokens_per_s
+    rejected = plan(question(offers=(offer("GB300", 8, 4),), weights="int8", **one))
+    assert not rejected.options
+    assert "GB300 multiplies INT8 at a fifteenth of its 16-bit rate: use fp8" in {
+        one.reason for one in rejected.rejected
+    }
+    assert plan(question(offers=(offer("GB200", 8, 4),), weights="int8", **one)).options

@@ -138,12 +138,12 @@ def test_a_step_has_no_more_tokens_than_its_budget() -> None:
 
 def test_formats_that_tensor_cores_multiply() -> None:
     assert [multiple(sm, "fp8") for sm in (80, 89, 90, 100)] == [1, 2, 2, 2]
-    assert [multiple(sm, "nvfp4") for sm in (90, 100)] == [1, 4]
+    assert [multiple(sm, "nvfp4") for sm in (90, 100, 103)] == [1, 4, 6]
     assert [multiple(sm, "int4") for sm in (80, 100)] == [1, 1]
     found = rates(gpu("A100-SXM4-80GB"), "fp8", 1)
     assert found is not None
     assert found.unpacked
-    assert rates(gpu("B300"), "bf16", 1) is None
+    assert rates(gpu("RTX4090"), "bf16", 1) is None
 
 
 def test_links_are_nvlinks_where_they_reach() -> None:

@@ -111,7 +111,9 @@ def test_a_replica_on_the_screen_opens_its_gpus() -> None:
     assert line.split()[2] == "1", "its GPUs"
     screen.press("enter")
     opened = screen_text(screen, at)
-    assert "tensor-heavy" in opened and "free" not in opened.split("USE")[1].replace("free  ", "")
+    assert [line.split()[:3] for line in opened.splitlines() if line.startswith("n1 ")] == [
+        ["n1", "0", "default/llama-0"]
+    ]
 
 
 def test_a_screen_without_engines_has_what_is_missing() -> None:

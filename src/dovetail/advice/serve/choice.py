@@ -23,6 +23,8 @@ _SINCE: Mapping[str, Mapping[str, int]] = {
     "tensorrt-llm": {"bf16": 80, "fp16": 80, "fp8": 89, "int4": 80, "mxfp4": 90, "nvfp4": 100},
 }
 """By engine and format of the weights: the compute capability (times ten) from which on the engine has kernels."""
+_BLACKWELL_ULTRA = 103
+"""Its tensor cores multiply INT8 at a fifteenth of the 16-bit rate (data sheet of HGX B300)."""
 _CLOSE = 1.15
 """Plans within this of each other are not distinguished: the error of a plan is as large."""
 
@@ -40,6 +42,8 @@ def unsupported(engine: Engine, mode: str, model: Architecture, weights: str, gp
             f"{engine.title} has kernels for {weights} from compute capability {since / 10:.1f} on, and {gpu.model} "
             f"has {gpu.product.sm / 10:.1f}"
         )
+    if weights == "int8" and gpu.product.sm == _BLACKWELL_ULTRA:
+        return f"{gpu.model} multiplies INT8 at a fifteenth of its 16-bit rate: use fp8"
     if engine.name == "tensorrt-llm" and model.family not in _TENSORRT_LLM_FAMILIES:
         return f"TensorRT-LLM does not list the model family {model.family} among those that it supports"
     return ""

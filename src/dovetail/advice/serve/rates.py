@@ -5,7 +5,8 @@ Rules
 - The 16-bit tensor rate and the memory bandwidth are those of `advice.speeds`, the links those of
   `core.devices.products`.
 - A format that the tensor cores multiply has a multiple of the 16-bit rate: FP8 and INT8 twice, FP4 four times
-  (NVIDIA's architecture whitepapers: INT8 from Ampere on, FP8 from Ada and Hopper on, FP4 from Blackwell on). With
+  (NVIDIA's architecture whitepapers: INT8 from Ampere on, FP8 from Ada and Hopper on, FP4 from Blackwell on); on
+  Blackwell Ultra FP4 six times (data sheet of GB300 NVL72: 1,080 petaflops dense, and 180 in 16 bits). With
   MXFP4, engines keep activations in 8 bits on Blackwell and in 16 bits before it. Weights in any other format are
   unpacked to 16 bits.
 """
@@ -23,7 +24,7 @@ _MULTIPLES: Mapping[str, tuple[tuple[int, int], ...]] = {
     "int8": ((80, 2),),
     "fp8": ((89, 2),),
     "mxfp4": ((100, 2),),
-    "nvfp4": ((100, 4),),
+    "nvfp4": ((100, 4), (103, 6)),
 }
 """By format: (compute capability times ten from which on it is multiplied, the multiple of the 16-bit rate)."""
 
