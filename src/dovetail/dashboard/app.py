@@ -22,13 +22,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
@@ -39,6 +37,10 @@ from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.responses import PolicyHeaders as _Headers
+from dovetail.dashboard.responses import csv_response as _csv
+from dovetail.dashboard.responses import failed as _failed
+from dovetail.dashboard.responses import sent as _sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
@@ -48,35 +50,8 @@ from dovetail.kube.api.reviews import Refusal
 
 OWN_HOSTS = ("127.0.0.1", "localhost")
 LONGEST_NAME = 320
-_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-"""Of every response."""
 _SHELL = "index.html"
 _FORMS = ("json", "csv")
-
-
-class _Headers:
-    """Adds the headers of every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
 class SchedulerSources(Struct, frozen=True):
@@ -296,28 +271,3 @@ def _json(request: Request, sheet: Sheet, tag: str) -> Response:
     if sent.status_code == 200:
         sent.status_code = sheet.status
     return sent
-
-
-def _csv(sheet: Sheet, topic: Topic) -> Response:
-    name = topic.path.replace("/", "-")
-    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-._") else "_" for one in name)
-    headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"', "Cache-Control": "no-store"}
-    return Response(sheet.csv, headers=headers, media_type="text/csv; charset=utf-8")
-
-
-def _sent(
-    request: Request, tag: str, content_type: str, content: bytes, packed: bytes, *, cached: bool = False
-) -> Response:
-    """The content, packed where the viewer takes that; 304 where it has it."""
-    headers = {"ETag": tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache" if cached else "private, no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=content_type)
-    return Response(content, headers=headers, media_type=content_type)
-
-
-def _failed(status: int, message: str) -> Response:
-    """A message as JSON, in the form of a page that is not there."""
-    body = msgspec.json.encode({"asOfMs": 0, "page": None, "error": message})
-    return Response(body, status, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -12,15 +12,18 @@ from pathlib import Path
 
 import uvicorn
 from msgspec import Struct
+from starlette.types import ASGIApp
 
 from dovetail.core.policy import Policy
 from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
 from dovetail.dashboard.app import SchedulerSources, app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
+from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.past_process import ReadHistory
 from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.replay_app import replay_app
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
@@ -78,6 +81,13 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
         await asyncio.get_running_loop().create_future()
 
 
+async def run_replay(pages: DayPages, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve the pages of a recorded day until cancelled; `ready` is called when they are there."""
+    async with listening_app(replay_app(pages), listening):
+        ready()
+        await asyncio.get_running_loop().create_future()
+
+
 async def _source(cluster: ShownCluster, client: Client | None, tasks: asyncio.TaskGroup) -> PredictingSource:
     """The running scheduler where the API server has its views, else a copy of the cluster."""
     if cluster.copy is not None:
@@ -129,8 +139,17 @@ async def serving(
     listening: socket.socket,
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
 ) -> AsyncIterator[None]:
+    async with listening_app(app_of(board, accesses, scheduler), listening, board.close):
+        yield
+
+
+@asynccontextmanager
+async def listening_app(
+    app: ASGIApp, listening: socket.socket, close: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
+    """The application is served; `close` is called before that ends."""
     config = uvicorn.Config(
-        app_of(board, accesses, scheduler), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        app, log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_LAST_BYTES_S, timeout_keep_alive=60, limit_concurrency=2048,
     )  # fmt: skip
     server = _Server(config)
@@ -139,7 +158,7 @@ async def serving(
         await server.ready.wait()
         yield
     finally:
-        board.close()
+        close()
         server.should_exit = True
         await task
 
