@@ -38,7 +38,7 @@ class DayPages:
         day = self.day
         whole = day.whole
         return DayView(
-            str(day.path), day.start_ms, day.end_ms, whole,
+            str(day.path), day.start_ms, day.shown_ms, whole,
             1000 if whole else min(999, 1000 * day.read_bytes // max(1, day.size_bytes)), day.problem,
             len(day.film.nodes), list(day.film.starts_ms), list(day.line.points), list(day.line.marks),
             day.line.marks_left_out,

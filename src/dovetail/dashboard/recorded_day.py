@@ -70,6 +70,8 @@ class RecordedDay:
         self.path = path
         self.film, self.line = GridFilm(), DayLine()
         self.start_ms = self.end_ms = 0
+        self.shown_ms = 0
+        """The film is there up to this time."""
         self.whole = False
         """It is read to its end, or as far as it can be."""
         self.problem = ""
@@ -100,7 +102,7 @@ class RecordedDay:
         except Differs as error:
             one = error.difference
             where = f"{one.file}, line {one.line}, step {one.step}"
-            self.problem = f"this version decides otherwise than version {error.recorded_by}, which recorded it: {where}"
+            self.problem = f"this version decides otherwise than version {error.recorded_by}, which wrote it: {where}"
         except _Stopped:
             return
         finally:
@@ -108,6 +110,7 @@ class RecordedDay:
                 self.film.close_part()
             except FilmFull as error:
                 self.problem = str(error)
+            self.shown_ms = self.end_ms
             self.whole = True
 
     def state_at(self, at_ms: int) -> State:
@@ -155,7 +158,7 @@ class RecordedDay:
                 self._kept.append(self._segment_state)
             return
         at_ms = max(self.end_ms, line.now_ms)
-        if not line.step:
+        if not line.step and not self._steps_of_run:
             return
         self._steps_of_run += 1
         if self._steps_of_run == 1:
@@ -167,7 +170,7 @@ class RecordedDay:
         self._mark(state, decisions, at_ms)
         self.line.add(DayPoint(at_ms, self.film.used, self.film.gpus, sum(state.queue.lengths())))
         self.end_ms = at_ms
-        if time.thread_time() - self._kept_s > self._every_s:
+        if line.step and time.thread_time() - self._kept_s > self._every_s:
             self._keep(segment, LinePlace(number, segment.offset_bytes, line.step, line.digest), at_ms)
 
     def _film(self, state: State, line: RecordedLine, at_ms: int) -> None:
@@ -205,6 +208,8 @@ class RecordedDay:
 
     def _keep(self, segment: Segment, after: LinePlace, at_ms: int) -> None:
         state, began_s = self._player.state, time.thread_time()
+        self.film.close_part()
+        self.shown_ms = at_ms
         packed = zlib.compress(CHECKPOINT.encode(take(state)), 1)
         self._kept.append(_KeptState(at_ms, self._run, replace(segment), state.policy, after, packed))
         extra = [one for one in self._kept if one.after is not None]
@@ -249,7 +254,7 @@ def _until(lines: Iterable[tuple[int, RecordedLine]], at_ms: int) -> Iterator[tu
     """The lines up to a time."""
     now_ms = 0
     for number, line in lines:
-        now_ms = max(now_ms, line.now_ms) if line.step else now_ms
+        now_ms = max(now_ms, line.now_ms)
         if now_ms > at_ms:
             return
         yield number, line

@@ -26,7 +26,8 @@ class RecordingFile:
     """A new file, compressed with gzip where its name ends in .gz. `run` names the run. Methods raise OSError."""
 
     def __init__(self, path: Path, run: str) -> None:
-        self._file = cast(IO[bytes], gzip.open(path, "xb")) if path.suffix == ".gz" else path.open("xb")
+        packed = path.suffix == ".gz"
+        self._file = cast(IO[bytes], gzip.open(path, "xb")) if packed else path.open("xb")  # noqa: SIM115
         self._run = run
         self._digest: str | None = None
 

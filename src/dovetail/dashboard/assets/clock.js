@@ -11,7 +11,8 @@ let thenMs = 0;
 let timer = null;
 let settledAt = 0;
 
-export const SPEEDS = [[1, "as it was"], [60, "1 min a second"], [600, "10 min a second"], [3600, "1 h a second"], [21600, "6 h a second"]];
+export const SPEEDS = [[1, "as it was"], [60, "1 min a second"], [600, "10 min a second"], [3600, "1 h a second"], [21600, "6 h a second"], [172800, "2 d a second"]];
+const A_DAY_MS = 180000;
 export const clock = { atMs: 0, playing: false, speed: 600 };
 const ends = () => [film.day?.startMs ?? 0, film.day?.endMs ?? 0];
 
@@ -99,6 +100,7 @@ export function begin() {
     if (!begun && (day.whole || !(asked > day.endMs))) {
       begun = true;
       const at = linked() ?? day.startMs;
+      clock.speed = SPEEDS.find(([speed]) => (day.endMs - day.startMs) / speed <= A_DAY_MS)?.[0] ?? SPEEDS.at(-1)[0];
       Object.assign(live, { restsMs: at, atMs: at });
       clock.atMs = at;
     }

@@ -34,6 +34,7 @@ class Drawing {
     const ratio = devicePixelRatio || 1;
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const style = getComputedStyle(document.documentElement);
+    this.family = getComputedStyle(document.body).fontFamily;
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
     this.colours = Object.fromEntries(["ground", "raised", "line", "text", "dim", "link", "bad"].map((name) => [name, colour(name)]));
     for (const [name] of Object.values(CELLS)) this.colours[name] = [colour(WARM[name] ?? name), colour(`${WARM[name] ?? name}-text`)];
@@ -60,14 +61,14 @@ class Drawing {
     const most = Math.max(0, ...[...places.values()].flat().map((number) => film.cells[number].length));
     const tile = Math.max(TILE, (Math.min(most, 32) + 1) * CELL) * this.rem;
     const [high, gap, head] = [HIGH * this.rem, GAP * this.rem, HEAD * this.rem];
-    const columns = Math.max(1, Math.floor((this.wide + gap) / (tile + gap)));
-    [this.heads, this.tiles, this.tile] = [[], [], Math.min(tile, this.wide)];
+    const columns = Math.max(1, Math.floor((this.wide - gap) / (tile + gap)));
+    [this.heads, this.tiles, this.tile] = [[], [], Math.min(tile, this.wide - 2 * gap)];
     let y = 0;
     for (const [place, numbers] of [...places].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }))) {
       this.heads.push({ y, place, numbers });
       y += head;
       numbers.sort((a, b) => film.nodes[a].node.localeCompare(film.nodes[b].node, "en", { numeric: true }));
-      numbers.forEach((number, at) => this.tiles.push({ number, x: (at % columns) * (tile + gap), y: y + Math.floor(at / columns) * (high + gap) }));
+      numbers.forEach((number, at) => this.tiles.push({ number, x: gap + (at % columns) * (tile + gap), y: y + Math.floor(at / columns) * (high + gap) }));
       y += Math.ceil(numbers.length / columns) * (high + gap) + gap;
     }
     this.canvas.parentElement.style.height = `${Math.max(y, this.high)}px`;
@@ -113,7 +114,7 @@ class Drawing {
     context.fillStyle = colours.ground;
     context.fillRect(0, 0, wide, high);
     context.textBaseline = "alphabetic";
-    context.font = `600 ${0.95 * rem}px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif`;
+    context.font = `600 ${0.95 * rem}px ${this.family}`;
     for (const one of this.heads) {
       if (one.y + head < top || one.y > top + high) continue;
       let [all, used] = [0, 0];
@@ -123,9 +124,9 @@ class Drawing {
         used += held;
       }
       context.fillStyle = colours.text;
-      context.fillText(`${one.place || "no place"}   ${one.numbers.length} node${one.numbers.length === 1 ? "" : "s"}, ${used} of ${all} GPUs in use`, 0, one.y - top + 0.72 * head, wide);
+      context.fillText(`${one.place || "no place"}   ${one.numbers.length} node${one.numbers.length === 1 ? "" : "s"}, ${used} of ${all} GPUs in use`, 0.4 * rem, one.y - top + 0.72 * head, wide - 0.8 * rem);
     }
-    context.font = `${0.8 * rem}px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif`;
+    context.font = `${0.8 * rem}px ${this.family}`;
     for (let at = this.first(top - tall); at < tiles.length && tiles[at].y < top + high; at += 1) {
       const { number, x, y } = tiles[at];
       const cells = film.cells[number] || "";
