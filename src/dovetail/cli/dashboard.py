@@ -83,9 +83,7 @@ class _Asked(Struct, frozen=True):
 @past_options
 @price_options
 @log_options
-def command(
-    cluster: Callable[[], ClusterSource], listen: str, log_level: str, log_format: str, **options: Any
-) -> None:
+def command(cluster: Callable[[], ClusterSource], listen: str, log_level: str, log_format: str, **options: Any) -> None:
     """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases, costs, waste, what-if, the scheduler.
 
     The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the

@@ -289,7 +289,9 @@ def _check_recording(recording: Path, task: Task, policies: tuple[str, ...]) -> 
     if task.snapshot:
         raise click.UsageError("--recording goes with a list of pods or jobs: manifests have no day")
     if len(policies) > 1 or policies[0] not in _RECORDED:
-        raise click.UsageError(f"--recording is of one run that can be repeated: one --policy of {', '.join(_RECORDED)}")
+        raise click.UsageError(
+            f"--recording is of one run that can be repeated: one --policy of {', '.join(_RECORDED)}"
+        )
 
 
 class _Watchers(Struct, frozen=True):
@@ -380,9 +382,7 @@ def _communication(options: dict[str, Any]) -> Communication | None:
     )
 
 
-def _run(
-    task: Task, policy: str, options: dict[str, Any], console: Console, watchers: _Watchers
-) -> SimulationRun:
+def _run(task: Task, policy: str, options: dict[str, Any], console: Console, watchers: _Watchers) -> SimulationRun:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from dovetail.core.cycle import step
