@@ -44,7 +44,7 @@ def test_what_would_show_too_much_is_refused(arguments: list[str], message: str)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--authorize", "--kubeconfig", "x"], "leave out --authorize, --kubeconfig"),
+        (["--authorize", "--context", "x"], "leave out --context, --authorize"),
         (["--file", "x", "--at", "2026-11-22T12:00:00Z"], "leave out --file, --at"),
         (["--store", "x"], "leave out --store"),
         (["--listen", "0.0.0.0:0"], "would show the recording to all that reach it"),

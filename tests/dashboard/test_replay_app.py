@@ -118,7 +118,7 @@ async def test_few_questions_wait(recorded: Path, monkeypatch: pytest.MonkeyPatc
         assert set(found) == {200, 429}
 
 
-async def test_a_recording_that_was_taken_away_says_so(recorded: Path) -> None:
+async def test_a_recording_that_was_taken_away_is_reported(recorded: Path) -> None:
     async with replayed(recorded) as (client, _):
         (recorded / "000001.jsonl").unlink()
         async with client.get(f"/api/queue.json?at={START_MS}") as reply:

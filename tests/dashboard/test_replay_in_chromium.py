@@ -100,7 +100,7 @@ async def test_it_plays_to_its_end_and_the_bar_can_be_drawn(browser: Browser, re
     await page.close()
 
 
-async def test_a_day_that_is_cut_off_says_up_to_when(browser: Browser, recorded: Path) -> None:
+async def test_a_day_that_is_cut_off_has_where_it_ends(browser: Browser, recorded: Path) -> None:
     file = recorded / "000001.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
     shown = await seen(browser)

@@ -156,11 +156,11 @@ def _bound(listen: str) -> tuple[socket, str]:
 def _replay(path: Path, listen: str) -> None:
     """Serve the pages of a recorded day."""
     context = click.get_current_context()
-    given = [
+    set_options = [
         max(one.opts, key=len) for one in context.command.params
         if one.name and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
     ]  # fmt: skip
-    if wrong := [one for one in given if one not in _WITH_REPLAY]:
+    if wrong := [one for one in set_options if one not in _WITH_REPLAY]:
         raise click.UsageError(f"--replay shows a recording alone: leave out {', '.join(wrong)}")
     if listen.rpartition(":")[0] not in _OWN:
         raise click.UsageError(f"--listen {listen} would show the recording to all that reach it: use 127.0.0.1")

@@ -90,7 +90,7 @@ class RecordedDay:
         self._steps_of_run = 0
         self._segment_state: _KeptState | None = None
         self._all = True
-        """All nodes have to be looked at."""
+        """All nodes have to be examined."""
         self._seen = (0, 0)
 
     def read(self) -> None:

@@ -295,7 +295,7 @@ def _check_recording(recording: Path, task: Task, policies: tuple[str, ...]) -> 
 
 
 class _Watchers(Struct, frozen=True):
-    """What is told of a run of the core, None for nothing."""
+    """What observes a run of the core, None for nothing."""
 
     observer: Observer | None
     take_step: TakeStep | None
