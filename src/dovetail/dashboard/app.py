@@ -32,7 +32,7 @@ from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
-from dovetail.dashboard.page_types import DecisionPage, SchedulerPage
+from dovetail.dashboard.page_types import DecisionPage, SchedulerPage, SharesPage
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
@@ -42,6 +42,7 @@ from dovetail.dashboard.responses import csv_response as _csv
 from dovetail.dashboard.responses import failed as _failed
 from dovetail.dashboard.responses import sent as _sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
+from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
@@ -59,6 +60,7 @@ class SchedulerSources(Struct, frozen=True):
 
     metrics: SchedulerMetrics | None = None
     decisions: RecordedDecisions | None = None
+    shares: ShareSamples | None = None
 
 
 def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = SchedulerSources()) -> Starlette:  # noqa: B008
@@ -137,6 +139,22 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             return _csv(sheet, Topic("decision" if decision else "scheduler", decision))
         return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
+    async def shares(request: Request) -> Response:
+        """The shares of all queues over time; none for users of one namespace, nor of a cluster that stands still."""
+        namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
+        refused = await accesses.refusal(header, namespace)
+        if refused is not None:
+            return _failed(*refused)
+        if request.path_params["form"] not in _FORMS:
+            return _failed(404, "there is no such page")
+        page = SharesPage(board.clock_ms(), 0, (), (), ())
+        if scheduler.shares is not None and not namespace:
+            page = scheduler.shares.page()
+        sheet = Sheet(0, page.now_ms, page)
+        if request.path_params["form"] == "csv":
+            return _csv(sheet, Topic("shares"))
+        return _sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
+
     own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
@@ -151,6 +169,7 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             Route("/decision/{decision}", page),
             Route("/api/scheduler.{form}", of_scheduler),
             Route("/api/decision/{decision}.{form}", of_scheduler),
+            Route("/api/shares.{form}", shares),
             Route("/api/whatif.json", whatif, methods=["POST"]),
             Route("/api/{page}.{form}", data),
             Route("/api/{of}/{part}/{name}.{form}", data),

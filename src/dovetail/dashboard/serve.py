@@ -25,6 +25,7 @@ from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHist
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
 from dovetail.dashboard.replay_app import replay_app
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
+from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -72,9 +73,14 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
             assert client is not None
             accesses = ReviewedAccess(Reviews(client))
         board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, client, stack))
+        samples = None
+        if cluster.copy is None:
+            samples = ShareSamples(source, now_ms)
+            tasks.create_task(samples.run())
         scheduler = SchedulerSources(
             SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
             RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
+            samples,
         )
         await stack.enter_async_context(serving(board, accesses, listening, scheduler))
         ready()
