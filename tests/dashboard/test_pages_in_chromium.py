@@ -260,14 +260,15 @@ async def test_teams_have_their_last_days(browser: Browser, past: Path) -> None:
     await shown.page.close()
 
 
-async def test_teams_have_their_shares_and_credit_over_time_with_gaps(browser: Browser) -> None:
+async def test_teams_have_their_shares_and_credit_over_time_with_gaps(browser: Browser, past: Path) -> None:
     shown, times = await seen(browser), iter(range(NOW_MS - 600_000, NOW_MS, 60_000))
     source = FakeSource(node("a"), pod("runs", 3, on="a"))
     samples = ShareSamples(source, lambda: next(times))
     for number in range(7):
         source.why = "no scheduler leads" if number in (3, 4) else ""
         await samples.sample()
-    async with served(source, scheduler=SchedulerSources(shares=samples)) as (client, _):
+    sources = SchedulerSources(shares=samples)
+    async with served(source, past=FakePast(past), scheduler=sources) as (client, _):
         await shown.open(f"{url_of(client)}teams")
         share, credit = shown.page.locator(".spark").first, shown.page.locator(".spark").last
         await expect(share).to_have_attribute("aria-label", re.compile("GPUs due: 3 at first, 3 now.*not known for 3m"))
