@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -38,6 +39,46 @@ FILE = ("--file", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z"
 def test_what_would_show_too_much_is_refused(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(cli, ["dashboard", *FILE, *arguments])
     assert done.exit_code == 2 and message in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--authorize", "--context", "x"], "leave out --context, --authorize"),
+        (["--file", "x", "--at", "2026-11-22T12:00:00Z"], "leave out --file, --at"),
+        (["--store", "x"], "leave out --store"),
+        (["--listen", "0.0.0.0:0"], "would show the recording to all that reach it"),
+    ],
+)
+def test_a_recorded_day_is_shown_alone(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli, ["dashboard", "--replay", "docs/examples/two-teams.yaml", *arguments])
+    assert done.exit_code == 2 and message in done.output
+
+
+def test_what_is_no_recording_has_what_to_do() -> None:
+    done = CliRunner().invoke(cli, ["dashboard", "--replay", "docs/examples/two-teams.yaml"])
+    assert done.exit_code == 1 and "dovetail simulate --recording FILE" in done.output
+
+
+@pytest.mark.slow
+def test_a_simulated_day_is_shown(tmp_path: Path) -> None:
+    jobs, day = tmp_path / "jobs.csv", tmp_path / "day.jsonl.gz"
+    jobs.write_text("vc,job,submit_s,num_gpu,duration_s\na,one,0,8,600\nb,two,60,8,600\n")
+    simulate = ["simulate", "--nodes", "1x8", "--jobs", str(jobs)]
+    done = CliRunner().invoke(cli, [*simulate, "--recording", str(day)])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(cli, [*simulate, "--recording", str(day)])
+    assert done.exit_code == 2 and "is there already" in done.output
+    done = CliRunner().invoke(cli, [*simulate, "--policy", "fgd", "--recording", str(tmp_path / "other.jsonl")])
+    assert done.exit_code == 2 and "one --policy of dovetail, tightest" in done.output
+    with serving("dashboard", "--replay", str(day), "--listen", "127.0.0.1:0") as url:
+        for _ in range(600):
+            seen = json.load(urlopen(f"{url}api/replay.json"))
+            if seen["whole"]:
+                break
+            time.sleep(0.1)
+        assert (seen["startMs"], seen["endMs"], seen["problem"]) == (1, 1_200_001, "")
+        assert b"data-replay" in urlopen(url).read()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.serve import bound, serving
+from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.kube.objects.history import QUESTION
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
@@ -255,6 +256,26 @@ async def test_teams_have_their_last_days(browser: Browser, past: Path) -> None:
         line = shown.page.locator(".spark")
         await expect(line).to_have_attribute("aria-label", re.compile("2027-01-08: 456 allocated, 323.3 used"))
         await expect(line.locator("polyline")).to_have_count(2)
+        await shown.check()
+    await shown.page.close()
+
+
+async def test_teams_have_their_shares_and_credit_over_time_with_gaps(browser: Browser, past: Path) -> None:
+    shown, times = await seen(browser), iter(range(NOW_MS - 600_000, NOW_MS, 60_000))
+    source = FakeSource(node("a"), pod("runs", 3, on="a"))
+    samples = ShareSamples(source, lambda: next(times))
+    for number in range(7):
+        source.why = "no scheduler leads" if number in (3, 4) else ""
+        await samples.sample()
+    sources = SchedulerSources(shares=samples)
+    async with served(source, past=FakePast(past), scheduler=sources) as (client, _):
+        await shown.open(f"{url_of(client)}teams")
+        share, credit = shown.page.locator(".spark").first, shown.page.locator(".spark").last
+        await expect(share).to_have_attribute("aria-label", re.compile("GPUs due: 3 at first, 3 now.*not known for 3m"))
+        await expect(credit).to_have_attribute("aria-label", re.compile("credit in GPU-hours: "))
+        await expect(share.locator("rect")).to_have_count(1)
+        await expect(shown.page.locator("main")).to_contain_text("the history does not have it")
+        await expect(shown.page.locator("main")).to_contain_text("The scheduler last did not answer")
         await shown.check()
     await shown.page.close()
 

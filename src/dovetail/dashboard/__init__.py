@@ -7,6 +7,8 @@
   `past_pages`, `past_page_types`: the pages of it.
 - `board`: the pages that somebody has open, each asked for once per change and shared by all; `streams`: how a viewer
   hears of changes. `sheets`: a page as JSON and as CSV.
+- `recorded_day`: a recorded day, its film (`grid_film`), and what its time bar shows (`day_line`); `day_pages`: the
+  pages at a time of it; `replay_app`, `replay_types`: its routes.
 - `predictions`: what viewers ask about a change. `access`: what a request may see and ask. `app`: the routes, over
-  Starlette; `assets`: the files of the pages.
+  Starlette; `responses`: how they answer; `assets`: the files of the pages.
 """

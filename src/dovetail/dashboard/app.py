@@ -22,24 +22,27 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
-from dovetail.dashboard.page_types import DecisionPage, SchedulerPage
+from dovetail.dashboard.page_types import DecisionPage, SchedulerPage, SharesPage
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.responses import PolicyHeaders as _Headers
+from dovetail.dashboard.responses import csv_response as _csv
+from dovetail.dashboard.responses import failed as _failed
+from dovetail.dashboard.responses import sent as _sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
+from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
@@ -48,35 +51,8 @@ from dovetail.kube.api.reviews import Refusal
 
 OWN_HOSTS = ("127.0.0.1", "localhost")
 LONGEST_NAME = 320
-_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-"""Of every response."""
 _SHELL = "index.html"
 _FORMS = ("json", "csv")
-
-
-class _Headers:
-    """Adds the headers of every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
 class SchedulerSources(Struct, frozen=True):
@@ -84,6 +60,7 @@ class SchedulerSources(Struct, frozen=True):
 
     metrics: SchedulerMetrics | None = None
     decisions: RecordedDecisions | None = None
+    shares: ShareSamples | None = None
 
 
 def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = SchedulerSources()) -> Starlette:  # noqa: B008
@@ -162,6 +139,22 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             return _csv(sheet, Topic("decision" if decision else "scheduler", decision))
         return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
+    async def shares(request: Request) -> Response:
+        """The shares of all queues over time; none for users of one namespace, nor of a cluster that stands still."""
+        namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
+        refused = await accesses.refusal(header, namespace)
+        if refused is not None:
+            return _failed(*refused)
+        if request.path_params["form"] not in _FORMS:
+            return _failed(404, "there is no such page")
+        page = SharesPage(board.clock_ms(), 0, (), (), ())
+        if scheduler.shares is not None and not namespace:
+            page = scheduler.shares.page()
+        sheet = Sheet(0, page.now_ms, page)
+        if request.path_params["form"] == "csv":
+            return _csv(sheet, Topic("shares"))
+        return _sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
+
     own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
@@ -176,6 +169,7 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             Route("/decision/{decision}", page),
             Route("/api/scheduler.{form}", of_scheduler),
             Route("/api/decision/{decision}.{form}", of_scheduler),
+            Route("/api/shares.{form}", shares),
             Route("/api/whatif.json", whatif, methods=["POST"]),
             Route("/api/{page}.{form}", data),
             Route("/api/{of}/{part}/{name}.{form}", data),
@@ -296,28 +290,3 @@ def _json(request: Request, sheet: Sheet, tag: str) -> Response:
     if sent.status_code == 200:
         sent.status_code = sheet.status
     return sent
-
-
-def _csv(sheet: Sheet, topic: Topic) -> Response:
-    name = topic.path.replace("/", "-")
-    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-._") else "_" for one in name)
-    headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"', "Cache-Control": "no-store"}
-    return Response(sheet.csv, headers=headers, media_type="text/csv; charset=utf-8")
-
-
-def _sent(
-    request: Request, tag: str, content_type: str, content: bytes, packed: bytes, *, cached: bool = False
-) -> Response:
-    """The content, packed where the viewer takes that; 304 where it has it."""
-    headers = {"ETag": tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache" if cached else "private, no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=content_type)
-    return Response(content, headers=headers, media_type=content_type)
-
-
-def _failed(status: int, message: str) -> Response:
-    """A message as JSON, in the form of a page that is not there."""
-    body = msgspec.json.encode({"asOfMs": 0, "page": None, "error": message})
-    return Response(body, status, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -93,6 +93,11 @@ class CopiedCluster:
         self._answered = self._period(), ViewAnswers(cluster.state, self._at_ms, self._ours, self._objects)
         self.unread = ""
 
+    def put_state(self, state: State) -> None:
+        """A state of a scheduler that stands still at `at_ms`."""
+        self._answered = self._period(), ViewAnswers(state, self._at_ms, self._ours, self._objects)
+        self.unread = ""
+
     async def moment(self, namespace: str) -> str:
         if self.unread:
             raise SourceAway(self.unread)

@@ -226,6 +226,35 @@ class SchedulerPage(Struct, frozen=True):
     opens: bool = False
 
 
+class SampledQueue(Struct, frozen=True):
+    """A queue over time: GPUs that were due to it and that it had, its credit in GPU-hours; None where it was not there
+    or had none."""
+
+    queue: str
+    due: tuple[float | None, ...]
+    allocated: tuple[float | None, ...]
+    credit: tuple[float | None, ...]
+
+
+class SampleGap(Struct, frozen=True):
+    """From the sample at `from_ms` on to `to_ms` nothing is known."""
+
+    from_ms: int
+    to_ms: int
+    why: str
+
+
+class SharesPage(Struct, frozen=True):
+    """The queues at `times_ms`, as the scheduler published them, since `since_ms`."""
+
+    rows: ClassVar[str] = "queues"
+    now_ms: int
+    since_ms: int
+    times_ms: tuple[int, ...]
+    queues: tuple[SampledQueue, ...]
+    gaps: tuple[SampleGap, ...]
+
+
 class DecisionPage(Struct, frozen=True):
     """A step of the scheduler, as in `DecidedRun`. `place` is the file and the line of the recording."""
 
@@ -243,6 +272,7 @@ class DecisionPage(Struct, frozen=True):
 AnyPage = (
     SchedulerPage
     | DecisionPage
+    | SharesPage
     | FleetPage
     | QueuePage
     | JobsPage

@@ -12,16 +12,20 @@ from pathlib import Path
 
 import uvicorn
 from msgspec import Struct
+from starlette.types import ASGIApp
 
 from dovetail.core.policy import Policy
 from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
 from dovetail.dashboard.app import SchedulerSources, app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
+from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.past_process import ReadHistory
 from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.replay_app import replay_app
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
+from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -69,11 +73,23 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
             assert client is not None
             accesses = ReviewedAccess(Reviews(client))
         board = PageBoard(source, cluster.policy.fabric, now_ms, await _past(cluster, client, stack))
+        samples = None
+        if cluster.copy is None:
+            samples = ShareSamples(source, now_ms)
+            tasks.create_task(samples.run())
         scheduler = SchedulerSources(
             SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
             RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
+            samples,
         )
         await stack.enter_async_context(serving(board, accesses, listening, scheduler))
+        ready()
+        await asyncio.get_running_loop().create_future()
+
+
+async def run_replay(pages: DayPages, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve the pages of a recorded day until cancelled; `ready` is called when they are there."""
+    async with listening_app(replay_app(pages), listening):
         ready()
         await asyncio.get_running_loop().create_future()
 
@@ -129,8 +145,17 @@ async def serving(
     listening: socket.socket,
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
 ) -> AsyncIterator[None]:
+    async with listening_app(app_of(board, accesses, scheduler), listening, board.close):
+        yield
+
+
+@asynccontextmanager
+async def listening_app(
+    app: ASGIApp, listening: socket.socket, close: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
+    """The application is served; `close` is called before that ends."""
     config = uvicorn.Config(
-        app_of(board, accesses, scheduler), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        app, log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_LAST_BYTES_S, timeout_keep_alive=60, limit_concurrency=2048,
     )  # fmt: skip
     server = _Server(config)
@@ -139,7 +164,7 @@ async def serving(
         await server.ready.wait()
         yield
     finally:
-        board.close()
+        close()
         server.should_exit = True
         await task
 

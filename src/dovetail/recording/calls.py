@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core import cycle
 from dovetail.core.checkpoint import Checkpoint, restore, take
 from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
 from dovetail.core.state import State
-from dovetail.recording.format import RecordedLine, raised_as
+from dovetail.recording.format import DECISIONS, LINE, NOTHING, RecordedLine, chained, raised_as
 
 
 class CoreCall(Struct, frozen=True):
@@ -28,6 +30,16 @@ class CoreCall(Struct, frozen=True):
 
     line: RecordedLine
     decisions: list[Decision]
+
+
+def line_of(call: CoreCall, digest: str) -> tuple[bytes, str]:
+    """A call as a line of a recording, and the digest after it; `digest` is the one before it."""
+    line = call.line
+    if line.step:
+        decisions = msgspec.Raw(DECISIONS.encode(tuple(call.decisions))) if call.decisions else NOTHING
+        digest = chained(digest, decisions)
+        line = replace(line, decisions=decisions, digest=digest)
+    return LINE.encode(line) + b"\n", digest
 
 
 class Observer(Protocol):

@@ -54,23 +54,40 @@ class Brief(msgspec.Struct, frozen=True):
         return 1 + (self.checkpoint.steps if self.checkpoint is not None else 0)
 
 
+class LinePlace(Struct, frozen=True):
+    """The place after line `number` of a segment: where the next line begins in its unpacked bytes, and the last step
+    before it with its digest."""
+
+    number: int
+    offset_bytes: int
+    step: int
+    digest: str
+
+
 class Segment(Struct):
-    """One file. `cut` (the end is truncated) is valid after all lines were read."""
+    """One file. `cut` (the end is truncated) is valid after all lines were read. `offset_bytes` is where the line after
+    the one that was yielded last begins in the unpacked bytes."""
 
     file: Path
     brief: Brief
     size_bytes: int
     cut: bool = False
+    offset_bytes: int = 0
 
     def read(self, at: Callable[[int], object]) -> tuple[Header, Iterator[tuple[int, RecordedLine]]]:
         """The header, and each line with its number. `at` is called with the number of bytes read so far."""
         lines = self._whole_lines(at)
         header = self._decode(HEADER.decode, next(lines, b""), 1)
-        return header, self._calls(header, lines)
+        steps = header.checkpoint.steps if header.checkpoint else 0
+        return header, self._calls(LinePlace(1, 0, steps, header.digest), lines)
 
-    def _calls(self, header: Header, lines: Iterator[bytes]) -> Iterator[tuple[int, RecordedLine]]:
-        digest, step = header.digest, header.checkpoint.steps if header.checkpoint else 0
-        for number, data in enumerate(lines, 2):
+    def read_after(self, place: LinePlace) -> Iterator[tuple[int, RecordedLine]]:
+        """Each line after this place, with its number."""
+        return self._calls(place, self._whole_lines(lambda _: None, place.offset_bytes, place.number + 1))
+
+    def _calls(self, place: LinePlace, lines: Iterator[bytes]) -> Iterator[tuple[int, RecordedLine]]:
+        digest, step = place.digest, place.step
+        for number, data in enumerate(lines, place.number + 1):
             line = self._decode(LINE.decode, data, number)
             if line.applied if line.step else not line.applied or line.events or line.digest:
                 raise BadRecording(self.file, number, "is neither a step nor events without one")
@@ -82,15 +99,19 @@ class Segment(Struct):
                     raise BadRecording(self.file, number, why)
             yield number, line
 
-    def _whole_lines(self, at: Callable[[int], object]) -> Iterator[bytes]:
-        number = 1
+    def _whole_lines(self, at: Callable[[int], object], offset_bytes: int = 0, number: int = 1) -> Iterator[bytes]:
+        self.offset_bytes = offset_bytes
         try:
             with self.file.open("rb") as raw:
-                for line in _unpacked(self.file, raw):
+                unpacked = _unpacked(self.file, raw)
+                if offset_bytes:
+                    unpacked.seek(offset_bytes)
+                for line in unpacked:
                     at(raw.tell())
                     if not line.endswith(b"\n"):
                         self.cut = True
                         return
+                    self.offset_bytes += len(line)
                     yield line
                     number += 1
         except EOFError:
@@ -160,5 +181,5 @@ def _segment(file: Path) -> Segment:
     return Segment(file, brief, size_bytes)
 
 
-def _unpacked(file: Path, raw: IO[bytes]) -> Iterator[bytes]:
-    return iter(cast(IO[bytes], gzip.open(raw)) if file.suffix == ".gz" else raw)
+def _unpacked(file: Path, raw: IO[bytes]) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(raw)) if file.suffix == ".gz" else raw

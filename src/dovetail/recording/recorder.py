@@ -14,16 +14,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dovetail import __version__
 from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.policy import Policy
-from dovetail.recording.calls import CoreCall
+from dovetail.recording.calls import CoreCall, line_of
 from dovetail.recording.folder import CannotRecord, RecordingFolder
-from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, Header, chained, raised_as
+from dovetail.recording.format import FORMAT, HEADER, Header, raised_as
 
 _PAUSE_S = 0.5
 _MOST_WAITING = 20_000
@@ -142,7 +140,8 @@ class Recorder:
                     folder.begin(header)
                     self._wrote(len(header))
                 else:
-                    digest = self._encode(item, digest, lines)
+                    line, digest = line_of(item, digest)
+                    lines.append(line)
                     calls += 1
             self._append(folder, lines)
             if folder.full:
@@ -162,16 +161,6 @@ class Recorder:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         header = Header(__version__, FORMAT, self._run, segment, started, self._policy, digest, checkpoint)
         return HEADER.encode(header) + b"\n"
-
-    def _encode(self, call: CoreCall, digest: str, lines: list[bytes]) -> str:
-        """Append the line of a call and return the digest after it."""
-        line = call.line
-        if line.step:
-            decisions = msgspec.Raw(DECISIONS.encode(tuple(call.decisions))) if call.decisions else NOTHING
-            digest = chained(digest, decisions)
-            line = replace(line, decisions=decisions, digest=digest)
-        lines.append(LINE.encode(line) + b"\n")
-        return digest
 
     def _append(self, folder: RecordingFolder, lines: list[bytes]) -> None:
         if lines:

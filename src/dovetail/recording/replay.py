@@ -40,6 +40,8 @@ from dovetail.recording.format import CHECKPOINT, DECISIONS, NOTHING, Header, Re
 from dovetail.recording.reader import BadRecording, RecordedRun, Segment
 
 Verdict = Literal["equal", "differs", "unusable"]
+Seen = Callable[[Segment, int, RecordedLine | None, list[Decision]], object]
+"""Called with a line of a segment, its number and what it decided; None where the segment begins."""
 
 
 class Difference(Struct, frozen=True):
@@ -106,12 +108,14 @@ class Player:
         self._before: Segment | None = None
         self._done_bytes = 0
 
-    def play(self, run: RecordedRun) -> None:
+    def play(self, run: RecordedRun, seen: Seen = lambda segment, number, line, decisions: None) -> None:
+        """Repeat a run. `seen` is called where a segment begins, and after each call."""
         for segment in run.segments:
             header, lines = segment.read(lambda at: self._read(self._done_bytes + at))
             self.begin(segment, header)
+            seen(segment, 1, None, [])
             for number, line in lines:
-                self.call(segment, number, line)
+                seen(segment, number, line, self.call(segment, number, line))
             self._result.segments += 1
             self._done_bytes += segment.size_bytes
             self._before = segment

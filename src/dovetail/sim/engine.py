@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 from msgspec.structs import replace
@@ -41,6 +41,10 @@ Observer = Callable[[State, int, Collection[str], Mapping[str, PodEnd]], None]
 since the last call, and how those that went ended."""
 
 
+TakeStep = Callable[[State, Iterable[Event], int], list[Decision]]
+"""`core.cycle.step`, or what calls it and keeps the call."""
+
+
 class Simulation(VirtualClock):
     @property
     def core_ms(self) -> int:
@@ -55,9 +59,11 @@ class Simulation(VirtualClock):
         patient: bool = True,
         observer: Observer | None = None,
         network: Network | None = None,
+        take_step: TakeStep = step,
     ) -> None:
         super().__init__(workload, network)
         self._observer = observer
+        self._take_step = take_step
         self._touched: dict[str, None] = {}
         self._ends: dict[str, PodEnd] = {}
         # A refused job is dropped, so reservations and preemption have no use.
@@ -112,7 +118,7 @@ class Simulation(VirtualClock):
             events, self._later, self._events = self._later + self._events, [], []
             if self._observer is not None:
                 self._touched |= _pods_of(events)
-            for decision in step(self.state, events, self.core_ms):
+            for decision in self._take_step(self.state, events, self.core_ms):
                 acted |= not isinstance(decision, Hold)
                 self._carry_out(decision)
         if self._observer is not None:

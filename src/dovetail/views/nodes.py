@@ -8,7 +8,7 @@ the operator has written last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
@@ -53,20 +53,26 @@ def node_healths(
     state: State, gpu_node: Callable[[str], GPUNode | None], pattern: str = "", *, unhealthy: bool = False
 ) -> tuple[NodeHealthView, ...]:
     """The GPU nodes by name. `pattern`: a name, or one with * and ?; `unhealthy`: without those that are healthy."""
-    nodes = state.cluster.nodes
     quarantined = state.cluster.quarantines.in_force
-    found = []
-    for name in sorted(nodes.slots):
-        record = nodes.records[nodes.slots[name]]
-        if record is None or (pattern and not fnmatchcase(name, pattern)):
-            continue
-        reported = gpu_node(name)
-        if is_gpu_node(record) or (reported is not None and (reported.status.gpus or reported.status.readiness)):
-            one = _node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined)
-            used, jobs, labels = _used(state, nodes.slots[name]), _jobs(state, nodes.slots[name]), dict(record.labels)
-            model = labels.get(MODEL_LABEL, "")
-            found.append(replace(one, model=model, used=used, jobs=tuple(jobs), labels=labels))
+    names = (one for one in sorted(state.cluster.nodes.slots) if not pattern or fnmatchcase(one, pattern))
+    found = filter(None, (node_health(state, name, gpu_node(name), quarantined) for name in names))
     return tuple(one for one in found if not unhealthy or one.state != STATES[0] or _blocked(one))
+
+
+def node_health(
+    state: State, name: str, reported: GPUNode | None, quarantined: Collection[str]
+) -> NodeHealthView | None:
+    """A GPU node by name, None if there is none. `quarantined` are the nodes that are."""
+    nodes = state.cluster.nodes
+    slot = nodes.slots.get(name)
+    record = nodes.records[slot] if slot is not None else None
+    if slot is None or record is None:
+        return None
+    if not is_gpu_node(record) and (reported is None or not (reported.status.gpus or reported.status.readiness)):
+        return None
+    one = _node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined)
+    used, jobs, labels = _used(state, slot), _jobs(state, slot), dict(record.labels)
+    return replace(one, model=labels.get(MODEL_LABEL, ""), used=used, jobs=tuple(jobs), labels=labels)
 
 
 def _used(state: State, slot: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_whole
 from dovetail.cli.cluster import at_option, now_ms, print_problems
@@ -27,7 +28,7 @@ from dovetail.sim.traces.errors import TraceError
 
 if TYPE_CHECKING:
     from dovetail.cli.simulate.tasks import Communication, Task
-    from dovetail.sim.engine import Observer
+    from dovetail.sim.engine import Observer, TakeStep
     from dovetail.sim.report import SimulationRun
 
 SCORINGS = (
@@ -53,6 +54,8 @@ _JOBS_ONLY = (
     "communication",
 )
 _CHURN_ONLY = ("runtime", "for_time")
+_RECORDED = ("dovetail", "tightest")
+"""The policies without parameters of their own, which a recording can name."""
 _COMMUNICATION_ONLY = ("gpu_product", "nic", "level_percent")
 
 
@@ -165,6 +168,13 @@ class _Percents(click.ParamType[Any]):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write the history of the run into this new file, for `dovetail history --store FILE`.",
 )
+@click.option(
+    "--recording",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also record the run into this new file (.jsonl, .jsonl.gz), for `dovetail replay` and `dovetail dashboard "
+    "--replay`.",
+)
 @at_option("With MANIFEST: the time that it describes, such as 2026-01-31T12:00:00Z. Default: now.")
 @fabric_option
 @plot_option("Also draw the result.", "FILE.png")
@@ -196,8 +206,12 @@ def command(paths: tuple[str, ...], plot: Path | None, history: Path | None, for
     _check_policies(task, policies, options["line"])
     if history is not None:
         _check_history(history, task, policies)
-    with _written(history) as observer:
-        runs = [_run(task, policy, options, console, observer) for policy in policies]
+    recording = options["recording"]
+    if recording is not None:
+        _check_recording(recording, task, policies)
+    with _written(history) as observer, _recorded(recording) as take_step:
+        watchers = _Watchers(observer, take_step)
+        runs = [_run(task, policy, options, console, watchers) for policy in policies]
     reports = [task.report(run) for run in runs]
     if form.whole:
         found = [versioned(type(report).__name__, report) for report in reports]
@@ -269,6 +283,39 @@ def _check_history(history: Path, task: Task, policies: tuple[str, ...]) -> None
         )
 
 
+def _check_recording(recording: Path, task: Task, policies: tuple[str, ...]) -> None:
+    if recording.exists():
+        raise click.BadParameter(f"{str(recording)!r} is there already: name a new file", param_hint="--recording")
+    if task.snapshot:
+        raise click.UsageError("--recording goes with a list of pods or jobs: manifests have no day")
+    if len(policies) > 1 or policies[0] not in _RECORDED:
+        raise click.UsageError(
+            f"--recording is of one run that can be repeated: one --policy of {', '.join(_RECORDED)}"
+        )
+
+
+class _Watchers(Struct, frozen=True):
+    """What observes a run of the core, None for nothing."""
+
+    observer: Observer | None
+    take_step: TakeStep | None
+
+
+@contextmanager
+def _recorded(path: Path | None) -> Iterator[TakeStep | None]:
+    """What records a run into the file, if there is one. Raises ClickException."""
+    if path is None:
+        yield None
+        return
+    from dovetail.recording.recording_file import RecordingFile
+
+    try:
+        with RecordingFile(path, "simulated") as file:
+            yield file.step
+    except OSError as error:
+        raise click.ClickException(f"--recording {path}: {error}") from error
+
+
 @contextmanager
 def _written(path: Path | None) -> Iterator[Observer | None]:
     """What writes the history of a run into the file, if there is one. Raises ClickException."""
@@ -335,11 +382,10 @@ def _communication(options: dict[str, Any]) -> Communication | None:
     )
 
 
-def _run(
-    task: Task, policy: str, options: dict[str, Any], console: Console, observer: Observer | None
-) -> SimulationRun:
+def _run(task: Task, policy: str, options: dict[str, Any], console: Console, watchers: _Watchers) -> SimulationRun:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    from dovetail.core.cycle import step
     from dovetail.core.policy import Policy
     from dovetail.sim.engine import Simulation
     from dovetail.sim.once import Once
@@ -357,7 +403,10 @@ def _run(
         if task.snapshot:
             simulation = Once(task.workload, core, options["at_ms"] or task.taken_ms or now_ms())
         else:
-            simulation = Simulation(task.workload, core, patient=task.patient, observer=observer, network=task.network)
+            simulation = Simulation(
+                task.workload, core, patient=task.patient, observer=watchers.observer, network=task.network,
+                take_step=watchers.take_step or step,
+            )  # fmt: skip
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console.rich, transient=True, disable=not console.is_terminal) as progress:

@@ -2,7 +2,9 @@
 //
 // The stream is read by fetch, and not by EventSource, so that it can have a token; it comes back by itself, with the id
 // of the last event. The time that is shown is that of the server, whatever the clock of the browser is.
-import { useEffect, useState } from "/assets/core.js";
+//
+// Of a recorded day the pages are those of the time at which the time bar rests, and no stream is needed.
+import { useEffect, useRef, useState } from "/assets/core.js";
 import { parameter } from "/assets/route.js";
 
 const SILENT_MS = 15000;
@@ -15,9 +17,13 @@ let lastId = "";
 let streamed = "";
 
 export const live = {
-  state: "connecting", sinceMs: Date.now(), source: "", silent: {}, offsetMs: 0, refused: "", status: 0,
+  state: "connecting", sinceMs: Date.now(), source: "", silent: {}, offsetMs: 0, refused: "", status: 0, atMs: 0, restsMs: 0,
 };
-export const nowMs = () => Date.now() + live.offsetMs;
+export const recorded = document.documentElement.hasAttribute("data-replay");
+export const nowMs = () => (recorded ? live.atMs : Date.now() + live.offsetMs);
+const RECORDED = new Set(["fleet", "queue", "jobs", "teams", "leases", "job", "node"]);
+const MOST_RECORDED = 32;
+const NO_HISTORY = { document: { page: null, error: "A recording has no history." }, status: 404, tag: null };
 const heard = () => listeners.forEach((one) => one());
 
 function set(state) {
@@ -41,11 +47,12 @@ export function useToken(token) {
 
 export function dataLink(path, form) {
   const encoded = path.split("/").map(encodeURIComponent).join("/");
+  if (recorded) return `/api/${encoded}.${form}?at=${live.restsMs}`;
   const namespace = parameter("namespace");
   return `/api/${encoded}.${form}${namespace ? `?namespace=${encodeURIComponent(namespace)}` : ""}`;
 }
 
-const keyOf = (path) => `${parameter("namespace")}|${path}`;
+const keyOf = (path) => (recorded ? `${live.restsMs}|${path}` : `${parameter("namespace")}|${path}`);
 
 // Of a page of which no stream tells: since when it is not answered, and why; "" for one that is.
 function silence(path, why) {
@@ -59,6 +66,8 @@ function silence(path, why) {
 export async function read(path) {
   const key = keyOf(path);
   const before = sheets.get(key);
+  if (recorded && before) return before;
+  if (recorded && sheets.size >= MOST_RECORDED) sheets.delete(sheets.keys().next().value);
   const asked = { ...headers(), ...(before?.tag ? { "If-None-Match": before.tag } : {}) };
   let reply;
   try {
@@ -209,7 +218,13 @@ export function useLive() {
 export function useSheet(path, everyMs) {
   useLive();
   const key = keyOf(path);
+  const shown = useRef(null);
+  const has = !recorded || RECORDED.has(path.split("/")[0]);
   useEffect(() => {
+    if (recorded) {
+      if (has) read(path);
+      return undefined;
+    }
     if (everyMs !== undefined) {
       read(path);
       const timer = everyMs && setInterval(() => read(path), everyMs);
@@ -225,7 +240,12 @@ export function useSheet(path, everyMs) {
       setTimeout(renew);
     };
   }, [key]);
-  return sheets.get(key) ?? null;
+  if (!has) return NO_HISTORY;
+  const found = sheets.get(key);
+  if (!recorded) return found ?? null;
+  // Until the page of another time is there, the one before stays.
+  shown.current = found ?? shown.current;
+  return shown.current;
 }
 
 // A file of a page; by fetch where a token has to go with it.

@@ -1,6 +1,6 @@
 // The pages: which one is shown at which path, what is around it, and what is shown where there is no data.
 import { html, render, useEffect, useState } from "/assets/core.js";
-import { hasToken, live, useLive, useSheet, useToken } from "/assets/live.js";
+import { hasToken, live, recorded, useLive, useSheet, useToken } from "/assets/live.js";
 import { Cost, costPath } from "/assets/pages/cost.js";
 import { Decision } from "/assets/pages/decision.js";
 import { Fleet } from "/assets/pages/fleet.js";
@@ -17,8 +17,10 @@ import { Keyboard } from "/assets/palette.js";
 import { go, link, parameter, useRoute } from "/assets/route.js";
 import { Time, toggleTimes } from "/assets/times.js";
 
-const PAGES = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"], ["/waste", "Waste"], ["/cost", "Cost"],
-  ["/whatif", "What-if"], ["/scheduler", "Scheduler"]];
+const OF_A_STATE = [["/", "Fleet"], ["/queue", "Queue"], ["/jobs", "Jobs"], ["/teams", "Teams"], ["/leases", "Leases"]];
+const PAGES = recorded ? OF_A_STATE : [...OF_A_STATE, ["/waste", "Waste"], ["/cost", "Cost"], ["/whatif", "What-if"], ["/scheduler", "Scheduler"]];
+// Only a recorded day has a time bar.
+const [{ TimeBar, useDay }, { FilmGrid }] = recorded ? await Promise.all([import("/assets/replay.js"), import("/assets/filmgrid.js")]) : [{}, {}];
 const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, waste: Waste, cost: Cost,
   whatif: WhatIf, scheduler: Scheduler, decision: Decision };
 // The pages whose data have another name than they. What-if asks; what it offers for a choice is in the queues.
@@ -47,6 +49,7 @@ function placeOf(path) {
 
 function Status({ data, polled }) {
   useLive();
+  if (recorded) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> as recorded</span>`;
   if (polled !== undefined && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> ${polled ? `read every ${polled / 1000} s` : "as recorded"}</span>`;
   if (live.state === "live" && !live.silent[data]) return html`<span class="status ok" role="status"><span aria-hidden="true">●</span> live</span>`;
   if (live.state === "connecting") return html`<span class="status" role="status">connecting</span>`;
@@ -56,6 +59,7 @@ function Status({ data, polled }) {
 function Old({ data, polled }) {
   useLive();
   const silence = live.silent[data];
+  if (recorded && !silence) return null;
   if (live.state === "lost" && polled === undefined) {
     return html`<p class="old" role="alert">The connection to the dashboard is lost since <${Time} ms=${live.sinceMs + live.offsetMs} />. What is shown is as old as that; it is tried again.</p>`;
   }
@@ -87,6 +91,7 @@ function Page({ place }) {
   const sheet = useSheet(place.data, POLLED[place.page]);
   if (live.refused) return html`<${Access} />`;
   const Shown = SHOWN[place.page];
+  if (recorded && place.page === "fleet" && parameter("view") !== "table") return html`<${Fleet} page=${sheet?.document.page} grid=${html`<${FilmGrid} />`} />`;
   if (place.past) return html`<${Shown} page=${sheet?.document.page} error=${sheet?.document.error} />`;
   if (!sheet) return html`<p class="loading">Loading</p>`;
   const { page, error } = sheet.document;
@@ -95,6 +100,12 @@ function Page({ place }) {
       ${sheet.status === 404 && html`<p><a href=${link("/jobs")}>All jobs</a>, <a href=${link("/")}>all nodes</a></p>`}</div>`;
   }
   return html`<${Shown} page=${page} />`;
+}
+
+// A page of a recorded day, below its time bar.
+function Recorded({ children }) {
+  const day = useDay();
+  return html`<${TimeBar} />${day?.startMs && day.parts.length && live.restsMs ? children : null}`;
 }
 
 function App() {
@@ -106,6 +117,7 @@ function App() {
     document.title = `${title} – Dovetail`;
   }, [title]);
   const namespace = parameter("namespace");
+  const content = place ? html`<${Page} place=${place} key=${`${namespace}|${place.past ? place.page : `${place.page} ${place.data}`}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`;
   return html`<a class="skip" href="#main">To the content</a>
     <header><a class="home" href=${link("/")}>Dovetail</a>
       <nav aria-label="Pages">${PAGES.map(([one, name]) => html`<a href=${link(one)} aria-current=${one === path ? "page" : undefined}>${name}</a>`)}</nav>
@@ -113,7 +125,7 @@ function App() {
         ${hasToken() && html`<button type="button" class="quiet" onClick=${() => useToken("")}>Forget token</button>`}
         <button type="button" class="quiet" onClick=${toggleTimes}>Times</button><${Keyboard} pages=${PAGES} /><${Status} data=${place?.data} polled=${POLLED[place?.page]} /></span></header>
     <main id="main" tabindex="-1"><h1><bdi>${title}</bdi></h1><${Old} data=${place?.data} polled=${POLLED[place?.page]} />
-      ${place ? html`<${Page} place=${place} key=${`${namespace}|${place.past ? place.page : `${place.page} ${place.data}`}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`}</main>
+      ${recorded ? html`<${Recorded}>${content}<//>` : content}</main>
     <footer>${live.source && html`<bdi>${live.source}</bdi>`}</footer>`;
 }
 

@@ -1,6 +1,6 @@
 // The palette (Ctrl-K): go to any page, job or node by a part of its name. The keys of all pages (?).
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/assets/core.js";
-import { read } from "/assets/live.js";
+import { read, recorded } from "/assets/live.js";
 import { go, jobLink, link, nodeLink } from "/assets/route.js";
 import { toggleTimes } from "/assets/times.js";
 
@@ -55,7 +55,7 @@ function Palette({ pages, close }) {
 }
 
 const KEYS = [["Ctrl-K", "go to a page, job or node"], ["/", "filter"], ["t", "times: relative or whole"], ["1 to 9", "the pages, in their order"],
-  ["Arrow keys", "from node to node in the grid"], ["Esc", "close"], ["?", "these keys"]];
+  ["Arrow keys", "from node to node in the grid"], ...(recorded ? [["p", "play, pause"], [", and .", "the event before, the next one"]] : []), ["Esc", "close"], ["?", "these keys"]];
 
 function Keys({ close }) {
   const dialog = useRef();

@@ -7,10 +7,10 @@ addEventListener("popstate", moved);
 
 export const parameter = (name) => new URLSearchParams(location.search).get(name) ?? "";
 
-// The link to a path. The namespace that is shown stays.
+// The link to a path. The namespace that is shown stays, and the time of a recording.
 export function link(path, query = {}) {
   const found = new URLSearchParams(query);
-  if (parameter("namespace")) found.set("namespace", parameter("namespace"));
+  for (const kept of ["namespace", "at"]) if (parameter(kept)) found.set(kept, parameter(kept));
   const text = found.toString();
   return text ? `${path}?${text}` : path;
 }

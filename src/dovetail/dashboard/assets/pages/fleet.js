@@ -156,8 +156,9 @@ const COLUMNS = [
     value: (one) => [one.maintenance && `in maintenance by ${one.maintenance}`, one.why, one.next].filter(Boolean).join("; ") },
 ];
 
-function Body({ page, view, asked }) {
+function Body({ page, view, asked, grid }) {
   const use = useNodeUse();
+  if (grid) return grid;
   // Drawn again for new data and another filter, and not for each sign of life.
   return useMemo(() => {
     if (view === "table") return html`<${Table} caption="Nodes" columns=${columns(use)} rows=${page.nodes} path="fleet" noun="node" />`;
@@ -171,8 +172,10 @@ function Body({ page, view, asked }) {
   }, [page, use, view, asked.join(" "), parameter("sort")]);
 }
 
-export function Fleet({ page }) {
-  if (!page.nodes.length) {
+// Of a recorded day `grid` shows the nodes over time, and the rest is there once it is worked out.
+export function Fleet({ page, grid }) {
+  if (!page) return grid;
+  if (!page.nodes.length && !grid) {
     return html`<${Empty} title="No node has GPUs.">A node has them when its device plugin or its agent reports them.
       ${" "}<code>dovetail doctor</code> finds out what is missing on each node.<//>`;
   }
@@ -180,5 +183,5 @@ export function Fleet({ page }) {
   return html`<${Totals} page=${page} />
     <div class="choice" role="group" aria-label="Show nodes as">${["grid", "table"].map((one) => html`<button type="button"
       aria-pressed=${one === view} onClick=${() => setParameter("view", one === "grid" ? "" : one)}>${one}</button>`)}</div>
-    <${Body} page=${page} view=${view} asked=${words()} />`;
+    <${Body} page=${page} view=${view} asked=${words()} grid=${grid} />`;
 }

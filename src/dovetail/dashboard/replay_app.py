@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes of a recorded day: its film, and pages at each of its times (`?at=`, epoch ms). For the own machine alone.
+
+Rules: the document and the assets are those of the live pages; the document is marked, so that they show the time bar.
+No page of it has a stream: a time that was does not change.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from threading import Thread
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dovetail.aggregated.question import BadQuestion
+from dovetail.dashboard.app import OWN_HOSTS, topic_of
+from dovetail.dashboard.assets import read_assets
+from dovetail.dashboard.board import TooManyPages
+from dovetail.dashboard.day_pages import DayPages
+from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.responses import PolicyHeaders, csv_response, failed, sent
+from dovetail.dashboard.sources import SourceAway
+
+_MARK = b'<html lang="en"', b'<html lang="en" data-replay'
+_LATEST_MS = 1 << 53
+
+
+def replay_app(pages: DayPages) -> Starlette:
+    """The application. The day is read while it runs."""
+    assets = read_assets()
+    document = assets["index.html"].content.replace(*_MARK)
+
+    async def page(request: Request) -> Response:
+        return Response(document, headers={"Cache-Control": "no-store"}, media_type="text/html; charset=utf-8")
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        return Response(document, 404, media_type="text/html; charset=utf-8")
+
+    async def healthz(request: Request) -> Response:
+        return Response(b"ok", media_type="text/plain")
+
+    async def asset(request: Request) -> Response:
+        found = assets.get(request.path_params["path"])
+        if found is None:
+            return failed(404, "there is no such file")
+        return sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
+
+    async def day(request: Request) -> Response:
+        return _json(request, gzip.compress(msgspec.json.encode(pages.view()), 1))
+
+    async def nodes(request: Request) -> Response:
+        return _json(request, gzip.compress(msgspec.json.encode(pages.nodes()), 1))
+
+    async def part(request: Request) -> Response:
+        found = pages.day.film.part(request.path_params["number"])
+        return failed(404, "there is no such part") if found is None else _json(request, found)
+
+    async def data(request: Request) -> Response:
+        parameters = request.path_params
+        path = "/".join(filter(None, (parameters[one] for one in ("page", "part", "name") if one in parameters)))
+        topic, at = topic_of(path, ""), request.query_params.get("at", "")
+        if topic is None or topic.page not in {*PAGES, *OF_OBJECT} or parameters["form"] not in ("json", "csv"):
+            return failed(404, "a recording has no answer to this")
+        if not (at.isascii() and at.isdecimal() and len(at) < 17 and int(at) <= _LATEST_MS):
+            return failed(400, "`at` is a time of the recording in epoch milliseconds")
+        try:
+            sheet = await pages.sheet(topic, int(at))
+        except BadQuestion as error:
+            return failed(error.status, str(error))
+        except SourceAway as error:
+            return failed(503, str(error))
+        except TooManyPages as error:
+            return failed(429, str(error))
+        if parameters["form"] == "csv" and sheet.status == 200:
+            return csv_response(sheet, topic)
+        return _json(request, sheet.packed, sheet.status)
+
+    shown = [Route(f"/{one}", page) for one in ("", *(name for name in PAGES if name != "fleet"))]
+    return Starlette(
+        routes=[
+            *shown,
+            Route("/job/{namespace}/{name}", page),
+            Route("/node/{name}", page),
+            Route("/healthz", healthz),
+            Route("/assets/{path:path}", asset),
+            Route("/api/replay.json", day),
+            Route("/api/replay/nodes.json", nodes),
+            Route("/api/replay/parts/{number:int}.json", part),
+            *(Route(f"/api/{path}.{{form}}", data) for path in ("{page}", "{page}/{name}", "{page}/{part}/{name}")),
+        ],
+        middleware=[Middleware(PolicyHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))],
+        exception_handlers={404: unknown},
+        lifespan=_reading(pages),
+    )
+
+
+def _reading(pages: DayPages) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def reading(_app: Starlette) -> AsyncIterator[None]:
+        thread = Thread(target=pages.day.read, name="recorded-day", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            pages.day.stopped = True
+
+    return reading
+
+
+def _json(request: Request, packed: bytes, status: int = 200) -> Response:
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(packed, status, headers | {"Content-Encoding": "gzip"}, "application/json")
+    return Response(gzip.decompress(packed), status, headers, "application/json")

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Responses of the web pages: their headers, and how content, rows and messages are sent."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dovetail.dashboard.board import Topic
+from dovetail.dashboard.sheets import Sheet
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Of every response."""
+
+
+class PolicyHeaders:
+    """Adds the headers of every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def csv_response(sheet: Sheet, topic: Topic) -> Response:
+    name = topic.path.replace("/", "-")
+    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-._") else "_" for one in name)
+    headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"', "Cache-Control": "no-store"}
+    return Response(sheet.csv, headers=headers, media_type="text/csv; charset=utf-8")
+
+
+def sent(
+    request: Request, tag: str, content_type: str, content: bytes, packed: bytes, *, cached: bool = False
+) -> Response:
+    """The content, packed where the viewer takes that; 304 where it has it."""
+    headers = {"ETag": tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache" if cached else "private, no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=content_type)
+    return Response(content, headers=headers, media_type=content_type)
+
+
+def failed(status: int, message: str) -> Response:
+    """A message as JSON, in the form of a page that is not there."""
+    body = msgspec.json.encode({"asOfMs": 0, "page": None, "error": message})
+    return Response(body, status, headers={"Cache-Control": "no-store"}, media_type="application/json")
