@@ -108,3 +108,11 @@ async def test_a_wrong_value_is_kept_and_the_event_warns(place: Path) -> None:
     variables, _, (event,) = await asked(place, ON, pod("a", env={"NCCL_SOCKET_IFNAME": "ib0"}))
     assert "NCCL_SOCKET_IFNAME" not in variables
     assert (event.reason, event.warns) == (WRONG_REASON, True) and "names no interface" in event.note
+
+
+async def test_so_it_is_where_the_kubelet_has_no_choice_left(place: Path) -> None:
+    out = pod("b", 4, devices="0,1,2,3", annotations={"dovetail.dev/network-environment": "false"})
+    variables, _, events = await asked(place, ON, out, pod("a", 4))
+    assert not variables and not events
+    variables, _, (event,) = await asked(place, ON, pod("a", 4, devices="0,1,2,3"), pod("b", 4))
+    assert variables and event.pod == "a"

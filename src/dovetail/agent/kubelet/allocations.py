@@ -232,16 +232,19 @@ class Allocations:
             self._notify()
         return pod
 
-    def askers(self, resource: str, size: int, preferred: BoundPod | None) -> list[tuple[BoundPod, ContainerNetwork]]:
-        """The containers for one of which Allocate is called now, with their pods. `preferred` is the pod for which
-        GetPreferredAllocation returned the same devices before: it alone if they were chosen for it, else it or one of
-        those in flight."""
+    def askers(
+        self, resource: str, parts: Collection[str], preferred: BoundPod | None
+    ) -> list[tuple[BoundPod, ContainerNetwork]]:
+        """The containers for one of which Allocate is called now with these parts, with their pods. `preferred` is the
+        pod for which GetPreferredAllocation returned the same devices before. A pod for which they were chosen is the
+        only one; else it is one of those in flight."""
+        size = len(parts)
         pods = [] if preferred is None else [preferred]
-        if preferred is None or preferred.parts is None:
-            pods += [pod for pod in self._in_flight(resource, size) if pod is not preferred]
+        pods += [pod for pod in self._in_flight(resource, size) if pod is not preferred]
+        chosen = [pod for pod in pods if pod.parts is not None and {*parts} <= {*pod.parts}]
         return [
             (pod, pod.networks[request.container])
-            for pod in pods
+            for pod in chosen[:1] or pods
             for request in pod.requests.get(resource, ())
             if request.size == size
         ]

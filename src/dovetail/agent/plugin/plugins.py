@@ -102,7 +102,8 @@ class DevicePlugins:
 
         def edits(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
             named, pod = self._named.get(offer.resource, (frozenset(), None))
-            askers = self._chosen.askers(offer.resource, len(uuids), pod if named == {*uuids} else None)
+            parts = [offer.part(uuid) or "" for uuid in uuids]
+            askers = self._chosen.askers(offer.resource, parts, pod if named == {*uuids} else None)
             return network.edits(uuids, askers)
 
         self._answers.network = edits
