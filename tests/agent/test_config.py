@@ -314,3 +314,14 @@ def test_the_file_of_the_rdma_shared_device_plugin_is_a_section(tmp_path: Path) 
 def test_wrong_rdma_resources_are_refused_with_their_place(tmp_path: Path, listed: str, problem: str) -> None:
     (found,) = problems(tmp_path, f"rdma:\n  configList: {listed}\n")
     assert "rdma.configList" in found and problem in found
+
+
+def test_the_network_of_jobs(tmp_path: Path) -> None:
+    found = config(tmp_path, "network: {environment: true, hostInterface: bond0.7}\n")
+    assert (found.network_environment, found.host_interface, found.notes) == (True, "bond0.7", ())
+
+
+@pytest.mark.parametrize("name", ["''", "a b", "'eth0,eth1'", "3", "x" * 16, "../x"])
+def test_a_wrong_interface_is_refused_with_its_place(tmp_path: Path, name: str) -> None:
+    (found,) = problems(tmp_path, f"network: {{hostInterface: {name}}}\n")
+    assert "network.hostInterface: must be the name of a network interface" in found

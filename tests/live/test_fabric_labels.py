@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `dovetail fabric import` writes is applied, and what a later import no longer has is removed."""
+"""What `dovetail fabric import` writes is applied, and what a later import no longer has is removed; what `dovetail
+fabric measure` finds is marked, and used last."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
+from dovetail.cli.fabric import measurement
+from tests.live.conftest import Cluster, eventually
+from tests.live.log_kubelet import LogKubelet
 from tests.paths import ROOT
 from tools.controlplane.plane import Plane
 
@@ -74,3 +80,53 @@ def test_an_import_writes_labels_and_fabric_and_leaves_those_of_others(plane: Pl
     finally:
         plane.kubectl("delete", "node", *names, "--ignore-not-found")
         plane.kubectl("delete", "fabrics", "--all")
+
+
+@pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True)
+async def test_a_slow_node_is_measured_on_a_real_server_marked_and_used_last(
+    cluster: Cluster, deployed_plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "EVERY_S", 0.1)
+    rack = {"dovetail.dev/rack": f"{cluster.name}-a"}
+    nodes = [await cluster.node(name, labels=rack) for name in ("n0", "n1", "n2")]
+
+    def table(pod: dict[str, Any]) -> str:
+        rate = 40 if nodes[1] in json.dumps(pod["spec"]["affinity"]) else 100
+        return f"# size count type redop root time algbw busbw #wrong\n1073741824 268435456 float sum -1 1 1 {rate} 0\n"
+
+    kubelet = LogKubelet(cluster, table)
+    on = ("--kubeconfig", str(deployed_plane.kubeconfig), "--namespace", cluster.namespace)
+    chosen = ("--nodes", ",".join(nodes), "--level", "dovetail.dev/rack")
+    asked = [
+        "fabric",
+        "measure",
+        *on,
+        *chosen,
+        "--image",
+        "registry.example/nccl:1",
+        "--write",
+        "--",
+        "all_reduce_perf",
+    ]
+    try:
+        async with cluster.scheduler(), kubelet.serving(*deployed_plane.serving_certificate("127.0.0.1")):
+            for node in nodes:
+                await kubelet.takes(node)
+            made = await asyncio.to_thread(CliRunner().invoke, cli, asked)
+            assert made.exit_code == 1, made.output
+            slow = f"slow: {nodes[1]}: 40.0 GB/s of 100.0 GB/s"
+            assert made.stdout.splitlines()[-2:] == [slow, "3 groups measured; 1 slow"]
+            jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
+            await eventually(lambda: cluster.get(jobs), lambda found: not found["items"])
+            status = (await cluster.get("/apis/dovetail.dev/v1alpha1/fabrics/cluster"))["status"]
+            assert [(one["name"], one["measuredMBps"]) for one in status["slow"]] == [(nodes[1], 40_000)]
+            # A gang of two pods uses it last.
+            await cluster.pod_group("train", 2)
+            for name in ("a", "b"):
+                await cluster.pod(name, 8, schedulingGroup={"podGroupName": "train"})
+            bound = await eventually(cluster.bound, lambda found: {"a", "b"} <= found.keys())
+            assert {bound["a"], bound["b"]} == {nodes[0], nodes[2]}
+    finally:
+        for node in nodes:
+            await cluster.delete(f"/api/v1/nodes/{node}")
+        await cluster.delete("/apis/dovetail.dev/v1alpha1/fabrics/cluster")

@@ -193,7 +193,9 @@ def registered(cluster: Cluster) -> str:
 
 
 @contextmanager
-def running(node: Node, folder: Path, namespace: str, host: str = "small-2numa") -> Iterator[Cluster]:
+def running(
+    node: Node, folder: Path, namespace: str, host: str | Mapping[str, Any] = "small-2numa"
+) -> Iterator[Cluster]:
     standin = Standin(folder / "host", host)
     real_devices(standin.dev)
     cluster = Cluster(node, standin, folder, namespace)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RDMA devices beside GPUs on a real kubelet: both of one NUMA node, with the character devices in the container."""
+"""RDMA devices beside GPUs on a real kubelet: both of one NUMA node, with the character devices in the container, and
+the variables that name them."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tools.node.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 CONFIG = """version: v1
+network: {environment: true}
 rdma:
   configList:
   - {resourceName: numa0, rdmaHcaMax: 8, selectors: {ifNames: [%s, %s]}}
@@ -55,6 +57,9 @@ def test_gpus_and_hcas_are_of_one_numa_node_and_a_pod_waits_for_both(cluster: Cl
         own = {f"/dev/infiniband/{kind}{i}" for kind in ("uverbs", "umad", "issm") for i in (2 * numa, 2 * numa + 1)}
         given = {path for path in (*found["devices"], *found["files"]) if "/infiniband/" in path}
         assert given == own | {"/dev/infiniband/rdma_cm"}
+        assert found["env"]["NCCL_SOCKET_IFNAME"] == "=eth0" and found["env"]["NCCL_IB_HCA"].startswith("=mlx5_")
+        nics = found["env"]["UCX_NET_DEVICES"].split(",")
+        assert nics.pop() == "eth0" and {NUMA_OF[2 * int(nic[5])] for nic in nics} == {numa}
     # One GPU of NUMA node 1 and two of NUMA node 0 are left: the kubelet would reject the pod.
     cluster.pod("waits", {GPU: 2, "rdma/numa1": 1})
     cluster.pod("other", {GPU: 2, "rdma/numa0": 1})
@@ -63,3 +68,24 @@ def test_gpus_and_hcas_are_of_one_numa_node_and_a_pod_waits_for_both(cluster: Cl
     cluster.delete("three")
     runs(cluster, "waits")
     assert {NUMA_OF[int(index)] for index in cluster.chosen("waits").split(",")} == {1}
+    pod_decides_for_its_variables(cluster)
+
+
+def pod_decides_for_its_variables(cluster: Cluster) -> None:
+    """Also for those that the agent cannot know."""
+    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"UCX_NET_DEVICES": "lo"}}
+    cluster.node.plane.request("POST", f"/api/v1/namespaces/{cluster.namespace}/configmaps", data)
+    source = {"envFrom": [{"configMapRef": {"name": "own"}}], "env": [{"name": "NCCL_SOCKET_IFNAME", "value": "ib0"}]}
+    cluster.pod("own", {GPU: 1, "rdma/numa1": 1}, container=source)
+    runs(cluster, "own")
+    env = cluster.node.resources_of(cluster.namespace, "own")["env"]
+    assert (env["UCX_NET_DEVICES"], env["NCCL_SOCKET_IFNAME"]) == ("lo", "ib0")
+    assert "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME" not in env and "NCCL_IB_HCA" in env["DOVETAIL_NETWORK_ENVIRONMENT"]
+
+    def notes() -> dict[str, str]:
+        path = f"/apis/events.k8s.io/v1/namespaces/{cluster.namespace}/events"
+        events = cluster.node.plane.request("GET", path)["items"]
+        return {one["regarding"]["name"]: one["note"] for one in events if "NetworkEnvironment" in one["reason"]}
+
+    cluster.until(lambda: {"one", "two", "own"} <= notes().keys(), "the events of the agent")
+    assert "NCCL_SOCKET_IFNAME=ib0 names no interface of the pod network" in notes()["own"]

@@ -36,6 +36,7 @@ _LONGEST_RESOURCE = 63
 _MOST_REPLICAS = 1000
 
 _MOST_HCAS = 10_000
+_INTERFACE = re.compile(r"[^\s/:,]{1,15}")
 _RDMA_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
 _RDMA_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -67,8 +68,9 @@ class RdmaResource(Struct, frozen=True):
 class Config(Struct, frozen=True):
     """`sharing` is by the resource's name without sharing. Roots and paths are None if the file does not set them.
     Every container with a GPU gets the `imex_channels` that the node has; with `imex_required` nothing is offered if
-    one is missing. With `nccl_conf` they get a file that names their NICs. `notes` are messages for fields without
-    effect here."""
+    one is missing. With `nccl_conf` they get a file that names their NICs, with `network_environment` variables for it;
+    `host_interface` is what pods on the network of the node use, None if it is to be found. `notes` are
+    messages for fields without effect here."""
 
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     device_list_strategies: tuple[str, ...] = (CDI_CRI,)
@@ -87,6 +89,8 @@ class Config(Struct, frozen=True):
     imex_required: bool = False
     rdma: tuple[RdmaResource, ...] = ()
     nccl_conf: bool = False
+    network_environment: bool = False
+    host_interface: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -126,6 +130,12 @@ def _truth(value: Any) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _Bad("must be a non-empty string")
+    return value
+
+
+def _interface_name(value: Any) -> str:
+    if not isinstance(value, str) or not _INTERFACE.fullmatch(value):
+        raise _Bad("must be the name of a network interface, of 1 to 15 characters without `/`, `:`, `,` and spaces")
     return value
 
 
@@ -298,6 +308,8 @@ _FIELDS: dict[str, _Field] = {
     ),
     "rdma.configList": _Field(_rdma, "rdma"),
     "nccl.conf": _Field(_truth, "nccl_conf"),
+    "network.environment": _Field(_truth, "network_environment"),
+    "network.hostInterface": _Field(_interface_name, "host_interface"),
 }
 
 

@@ -29,8 +29,10 @@ from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
 from dovetail.agent.machine.host import Gpu, Host
 from dovetail.agent.mps.clients import Mps
 from dovetail.agent.options import AgentOptions
+from dovetail.agent.plugin.job_network import JobNetwork
 from dovetail.agent.plugin.nccl_conf import NcclFiles
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
+from dovetail.agent.publish.pod_events import PodEvent
 from dovetail.kube.api.client import Client
 from dovetail.kube.objects.topology import DeviceDifference
 
@@ -46,7 +48,8 @@ Names = frozenset[tuple[str, str]]
 
 class Offering:
     """`changed` is called when a new look is due, `registered` when the registered resources have changed or the
-    kubelet has settled, `differed` with all pods that have other devices than the chosen ones."""
+    kubelet has settled, `differed` with all pods that have other devices than the chosen ones, `notice`, which is set
+    later, with what the owner of a pod is to read."""
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Offering:
     ) -> None:
         """Raises CheckpointError."""
         self.faults: dict[str, str] = {}
+        self.notice: Callable[[PodEvent], None] | None = None
         self._options = options
         self._config = self._mps_config = config
         self._held_before: frozenset[str] | None = frozenset()
@@ -94,7 +98,7 @@ class Offering:
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed, changed=registered,
             )  # fmt: skip
-            self._plugins.name_nics(lambda uuids: nccl.edits(self._host, uuids))
+            self._plugins.join(JobNetwork(nccl, lambda: self._host, lambda: self._config, self._notify))
             self._plugins.dev_on_host = options.dev_root_on_host or options.dev_root
             self.settling = Settling(chosen, self._kubelet, self._plugins)
             self.settling.on_change(registered)
@@ -112,6 +116,10 @@ class Offering:
                 client, options.node_name, self._files, partitions, self._claims_held,
                 folders=folders, partitionable=options.partitionable, changed=changed,
             )  # fmt: skip
+
+    def _notify(self, event: PodEvent) -> None:
+        if self.notice is not None:
+            self.notice(event)
 
     def configure(self, config: Config) -> None:
         """Use this configuration from the next update on."""

@@ -139,6 +139,7 @@ class Agent:
         self._events = PodEvents(
             client, options.node_name, counting.table, self._owners, lambda: self._accounting.foreign
         )
+        self._offering.notice = self._events.report
         self._health = HealthWatch(
             self._health_changed,
             checkpoint=options.state_folder / "health.json",

@@ -42,6 +42,7 @@ _EVENTS_OF_SCHEDULER = {
 }  # fmt: skip
 """Reasons of the scheduler's Events, and what they are called here."""
 _OF_OTHERS = {"Suspended": "suspended", "Resumed": "resumed", "Killing": "stopped", "OOMKilling": "out of memory"}
+_OF_AGENT = {"NetworkEnvironmentSet": "network set", "NetworkEnvironmentWrong": "network variables"}
 _SCHEDULED = "PodScheduled"
 _NAMES = {"job": r"{}(-\d+)?-[a-z0-9]{{5}}", "jobset": r"{}-.+-\d+-\d+-[a-z0-9]{{5}}"}
 """By kind what its pods are called, whose names differ from run to run; {} is the name of the object."""
@@ -180,12 +181,19 @@ def _of_objects(job: NamedJob, bound_ms: Mapping[str, int]) -> Iterator[LifeStep
 
 def _of_events(job: NamedJob, events: Iterable[JobEvent]) -> Iterator[LifeStep]:
     refusals: dict[str, list[JobEvent]] = {}
+    by_note: dict[tuple[str, str], list[JobEvent]] = {}
     for event in events:
         if event.reason == _REFUSAL:
             refusals.setdefault(event.note.partition(": ")[0], []).append(event)
+        elif event.reason in _OF_AGENT:
+            by_note.setdefault((event.reason, event.note), []).append(event)
         elif what := _EVENTS_OF_SCHEDULER.get(event.reason) or _OF_OTHERS.get(event.reason):
             about = f"{event.name}: " if event.regarding.kind == "Pod" and len(job.pods) != 1 else ""
             yield LifeStep(what, event.first_ms, event.last_ms, 1, f"{about}{event.note}")
+    for (reason, note), some in by_note.items():
+        pods = len({one.regarding.uid for one in some})
+        first_ms, last_ms = min(one.first_ms for one in some), max(one.last_ms for one in some)
+        yield LifeStep(_OF_AGENT[reason], first_ms, last_ms, pods, note)
     if len(refusals) > 1 or any(pod.spec.node_name for pod in job.pods):
         # Its pods appear before the scheduler has read their object.
         refusals.pop(f"{Reason.GANG_MISSING.code} ({When.NOT_YET})", None)

@@ -17,7 +17,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.nodes import instances
-from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.pods_on_node import PodOnNode
 from dovetail.kube.translate import annotations
 from dovetail.playground import Playground
 from tests.agent import fake_kubelet
@@ -25,10 +25,12 @@ from tests.agent import fake_kubelet
 GPU = "nvidia.com/gpu"
 
 
-def pod(name: str, amount: int = 1, *, version: int = 1, status: dict[str, Any] | None = None, **options: Any) -> Pod:
+def pod(
+    name: str, amount: int = 1, *, version: int = 1, status: dict[str, Any] | None = None, **options: Any
+) -> PodOnNode:
     document = fake_kubelet.pod(name, {GPU: amount}, **options)
     document["metadata"]["resourceVersion"] = str(version)
-    return msgspec.convert(document | {"status": status or {"phase": "Pending"}}, Pod)
+    return msgspec.convert(document | {"status": status or {"phase": "Pending"}}, PodOnNode)
 
 
 @pytest.fixture
@@ -38,11 +40,11 @@ async def chosen() -> AsyncIterator[Allocations]:
         yield Allocations(client, "n1", wait_s=0.05)
 
 
-def bind(chosen: Allocations, *pods: Pod) -> None:
+def bind(chosen: Allocations, *pods: PodOnNode) -> None:
     chosen.update([Change("added", one) for one in pods])
 
 
-def change(chosen: Allocations, one: Pod, kind: Any = "modified") -> None:
+def change(chosen: Allocations, one: PodOnNode, kind: Any = "modified") -> None:
     chosen.update([Change(kind, one)])
 
 

@@ -260,3 +260,19 @@ def test_a_gpu_node_has_what_gpudirect_rdma_lacks_as_the_crd_allows_it(standin: 
     assert {*codes} == {NO_PEER_MEMORY, ACS_REDIRECTS, IOMMU_TRANSLATES, NOT_RELAXED, MEMORY_LOCK}
     assert {check.args[0] for one in gpu_direct.CHECKS if isinstance(check := one.look, partial)} == {*codes}
     assert "gpuDirect" not in document(status_of(Host()))
+
+
+def test_interfaces_of_the_host_with_bonds_and_vlans(standin: Machine) -> None:
+    made = standin("dgx-a100")
+    net = made.sysfs / "class/net"
+    bond = net / "bond0"
+    (bond / "upper_bond0.7").mkdir(parents=True)
+    (bond / "operstate").write_text("up\n")
+    part = next(path for path in sorted(net.iterdir()) if path.name != "bond0")
+    (part.resolve() / "master").symlink_to(bond)
+    found = {one.name: one for one in look(made).interfaces}
+    assert (found["bond0"].bus_id, found["bond0"].up, found["bond0"].above) == ("", True, ("bond0.7",))
+    assert found[part.name].master == "bond0" and found[part.name].bus_id
+    assert {one.name for one in look(made).interfaces} == {path.name for path in net.iterdir()}
+    for hca in look(made).hcas:
+        assert hca.active_ports == (("1",) if hca.active else ())

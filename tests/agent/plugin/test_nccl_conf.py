@@ -9,28 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.agent.cdi import Edits
-from dovetail.agent.config import Config
-from dovetail.agent.machine.host import Host, HostNic
-from dovetail.agent.machine.sysfs import Hca
+from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.nccl_conf import CONF, NcclFiles, text_for
-from dovetail.agent.plugin.offers import offers
-from dovetail.agent.plugin.server import Answers
-from dovetail.core.devices.layout import PXB, SYS, UNKNOWN
-from tests.agent.agents import host, no_edits, no_mps, uuid
-
-
-def nic(name: str, near: tuple[int, ...], speed_mbps: int = 50_000, *, rdma: bool = True) -> HostNic:
-    """Close to these of four GPUs."""
-    levels = tuple(PXB if gpu in near else SYS for gpu in range(4))
-    return HostNic(name, f"ib-{name}", "", "", 0, speed_mbps, rdma, levels)
-
-
-def machine(*nics: HostNic, down: tuple[str, ...] = ()) -> Host:
-    hcas = [Hca(one.name, "", "15b3", "1021", "mlx5_core", 0, one.name not in down) for one in nics if one.rdma]
-    return replace(host(4), nics=nics, hcas=tuple(hcas))
-
-
-FOUR = (nic("mlx5_0", (0,)), nic("mlx5_1", (1,)), nic("mlx5_2", (2,)), nic("mlx5_3", (3,)))
+from dovetail.core.devices.layout import UNKNOWN
+from tests.agent.agents import uuid
+from tests.agent.plugin.nics import FOUR, machine, nic
 
 
 def named(found: Host, *gpus: int) -> list[str]:
@@ -87,14 +70,3 @@ def test_files_are_of_their_text_and_stay(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_no_pod(tmp_path: Path) -> None:
     (tmp_path / "nccl").write_text("")
     assert NcclFiles(tmp_path / "nccl").edits(machine(*FOUR), [uuid(0)]) == Edits()
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_whole_gpus_get_the_file_where_the_configuration_asks_for_it(tmp_path: Path, on: bool) -> None:
-    config, found = Config(nccl_conf=on), machine(*FOUR)
-    answers = Answers(config, no_edits, no_mps)
-    answers.nccl = lambda uuids: NcclFiles(tmp_path).edits(found, uuids)
-    (offer,) = offers(found, config, (), {})[0].values()
-    reply = answers.allocate(offer, [uuid(0), uuid(2)])
-    assert [(one.container_path, one.read_only) for one in reply.mounts] == [(CONF, True)] * on
-    assert "NCCL_IB_HCA" not in reply.envs

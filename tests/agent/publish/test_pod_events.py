@@ -162,3 +162,19 @@ async def test_a_process_on_a_gpu_that_its_pod_does_not_hold(bench: Bench, monke
     bench.foreign = (one, Foreign("GPU-0", 78, "no_pod", 0))
     bench.xid(31)
     await bench.until(lambda: "other" in bench.pods)
+
+
+async def test_what_a_container_got_is_a_normal_event_of_its_own_action(bench: Bench) -> None:
+    bench.writer.report(
+        PodEvent("ml", "train", "u-train", "NetworkEnvironmentSet", "GPU-0", "set", False, "Allocating")
+    )
+    await bench.until(lambda: bool(bench.calls))
+    ((_, _, body),) = bench.calls
+    assert (body["type"], body["action"], body["note"]) == ("Normal", "Allocating", "set")
+    assert body["regarding"]["name"] == "train"
+
+
+async def test_of_more_than_the_bound_the_rest_is_dropped(bench: Bench) -> None:
+    for number in range(pod_events.MOST_WAITING + 3):
+        bench.writer.report(PodEvent("ml", f"p{number}", "", "NetworkEnvironmentSet", "", "set", False))
+    assert bench.writer.dropped == 3

@@ -105,3 +105,41 @@ def test_of_200_jobs_each_fits_exactly_where_a_root_has_both(seed: int) -> None:
             free[name, root][1] += nics
     assert placed > 100
     assert nodes.claims.check() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_nics_are_scarce_a_pair_is_found_whenever_one_is_free(seed: int) -> None:
+    """Two of the four roots have one NIC, each root two GPUs. Claims of a pair, and of a GPU alone, come and go."""
+    dice = random.Random(seed)
+    nodes, free, held = World(), dict[str, set[str]](), []
+    for kind in ("gpu", "nic"):
+        nodes.claims.put_class(DeviceClass(kind, (f"driver/kind~{kind}",)))
+    for name in ("n1", "n2", "n3"):
+        nodes.node(name)
+        cards = [device(f"gpu-{i}", attributes=at_root(i % ROOTS, "gpu")) for i in range(2 * ROOTS)]
+        ports = [device(f"nic-{i}", attributes=at_root(i, "nic")) for i in range(2)]
+        nodes.claims.put_slice(pool(name, *cards))
+        nodes.claims.put_slice(pool(f"{name}-nics", *ports, node=name, driver="dra.net"))
+        free[name] = {one.name for one in (*cards, *ports)}
+    placed: Counter[str] = Counter()
+    for _ in range(200):
+        kind, spec = dice.choice((("pair", joined()), ("gpu", claim(ask(1)))))
+        for name in dice.sample(sorted(free), len(free)):
+            left = free[name]
+            pairs = [root for root in (0, 1) if f"nic-{root}" in left and {f"gpu-{root}", f"gpu-{root + ROOTS}"} & left]
+            possible = bool(pairs) if kind == "pair" else any(one.startswith("gpu") for one in left)
+            assert nodes.fits(name, spec) == possible
+            if possible:
+                grants = nodes.hold(name, nodes.pod(spec))
+                taken = {one.device for one in grants[0].allocation.grants}
+                assert taken <= left and len({int(one[4:]) % ROOTS for one in taken}) == 1
+                left -= taken
+                held.append((grants, name, taken))
+                placed[kind] += 1
+                break
+        while held and dice.random() < 0.45:
+            grants, name, taken = held.pop(dice.randrange(len(held)))
+            nodes.claims.release(grants)
+            free[name] |= taken
+    assert min(placed["pair"], placed["gpu"]) > 40
+    assert nodes.claims.check() == []

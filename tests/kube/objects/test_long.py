@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.json import encode as json_of
 
+from dovetail.agent.kubelet.container_networks import networks_of
 from dovetail.core.model import GPU
 from dovetail.core.quantities import MAX_AMOUNT
 from dovetail.kube.api import resources as kinds
@@ -15,6 +16,7 @@ from dovetail.kube.api.decoding import BadObject, Reader, WatchEvent
 from dovetail.kube.objects.claims import DeviceRequest, ResourceClaim
 from dovetail.kube.objects.long import LONG, LONGEST, LONGEST_PART
 from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.pods_on_node import PodOnNode
 from dovetail.kube.objects.storage import PersistentVolumeClaim
 from dovetail.kube.translate import pods
 from dovetail.kube.translate.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
@@ -65,6 +67,17 @@ def test_a_long_pod_is_read_like_any_other_as_far_as_its_parts_are_short() -> No
     assert read(long) == read(PLAIN)
     page, bad = READER.page(json.dumps({"metadata": {}, "items": [long, PLAIN] * 33}).encode())
     assert (page.items, bad) == ([read(PLAIN)] * 66, [])
+
+
+def test_of_a_long_pod_the_agent_reads_no_variables_and_knows_that() -> None:
+    reader = Reader(kinds.PODS, PodOnNode)
+    variable = {"name": "NCCL_DEBUG", "value": "INFO"}
+    documents = [merged(PLAIN, "spec.containers", [{"name": "main", "env": [variable] * n}]) for n in (1, LONGEST)]
+    page, bad = reader.page(json.dumps({"metadata": {}, "items": documents}).encode())
+    short, long = page.items
+    assert not bad and [networks_of(one)["main"].wanted for one in (short, long)] == [True, False]
+    assert networks_of(short)["main"].own == {"NCCL_DEBUG": "INFO"} and networks_of(short)["main"].host_network
+    assert long.spec.containers[0].name == "main" and long.spec.node_name == "n1"
 
 
 @pytest.mark.parametrize(

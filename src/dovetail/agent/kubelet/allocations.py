@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct, field
 
+from dovetail.agent.kubelet.container_networks import ContainerNetwork, networks_of
 from dovetail.agent.kubelet.podresources import PodDevices
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.decoding import Key
@@ -37,7 +38,8 @@ from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.nodes import instances
 from dovetail.kube.objects.base import Quantity
-from dovetail.kube.objects.pods import SIDECAR, Container, Pod
+from dovetail.kube.objects.pods import SIDECAR, Container
+from dovetail.kube.objects.pods_on_node import PodOnNode
 from dovetail.kube.translate.annotations import DEVICES
 from dovetail.kube.translate.bound import read
 
@@ -63,6 +65,7 @@ class BoundPod(Struct):
     requests, open: all requests by resource, and those that are not served yet.
     started: the kubelet has started it.
     fresh: it was bound after the kubelet had registered this process.
+    networks: by the name of a container what it can use of the network.
     allocated: by resource the parts that Allocate returned.
     held: by resource the ids that PodResources lists."""
 
@@ -77,6 +80,7 @@ class BoundPod(Struct):
     open: dict[str, list[ContainerRequest]]
     started: bool
     fresh: bool
+    networks: dict[str, ContainerNetwork] = field(default_factory=dict)
     allocated: dict[str, set[str]] = field(default_factory=dict)
     held: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -114,7 +118,7 @@ class Allocations:
 
     def __init__(self, client: Client, node_name: str, *, wait_s: float = _WAIT_S) -> None:
         params = {"fieldSelector": f"spec.nodeName={node_name}"}
-        self._reflector = Reflector(client, PODS, Pod, self.update, params=params)
+        self._reflector = Reflector(client, PODS, PodOnNode, self.update, params=params)
         self._wait_s = wait_s
         self._pods: dict[str, BoundPod] = {}
         self._changed = asyncio.Event()
@@ -129,7 +133,7 @@ class Allocations:
         return self._reflector.synced
 
     @property
-    def objects(self) -> Mapping[Key, Pod]:
+    def objects(self) -> Mapping[Key, PodOnNode]:
         """The pods of the node by namespace and name, also those that have ended."""
         return self._reflector.known
 
@@ -145,7 +149,7 @@ class Allocations:
         """`callback` is called after every change of the pods, and of the devices allocated to them."""
         self._callbacks.append(callback)
 
-    def update(self, changes: list[Change[Pod]]) -> None:
+    def update(self, changes: list[Change[PodOnNode]]) -> None:
         """Apply changes of the node's pods."""
         # A list has no order; the resourceVersion of a pod that waits is that of its binding.
         for change in sorted(changes, key=_version):
@@ -228,6 +232,23 @@ class Allocations:
             self._notify()
         return pod
 
+    def askers(
+        self, resource: str, parts: Collection[str], preferred: BoundPod | None
+    ) -> list[tuple[BoundPod, ContainerNetwork]]:
+        """The containers for one of which Allocate is called now with these parts, with their pods. `preferred` is the
+        pod for which GetPreferredAllocation returned the same devices before. A pod for which they were chosen is the
+        only one; else it is one of those in flight."""
+        size = len(parts)
+        pods = [] if preferred is None else [preferred]
+        pods += [pod for pod in self._in_flight(resource, size) if pod is not preferred]
+        chosen = [pod for pod in pods if pod.parts is not None and {*parts} <= {*pod.parts}]
+        return [
+            (pod, pod.networks[request.container])
+            for pod in chosen[:1] or pods
+            for request in pod.requests.get(resource, ())
+            if request.size == size
+        ]
+
     def kubelet_restarted(self) -> None:
         """Reset the pods that the kubelet had not started: it will call for them again."""
         for pod in self._pods.values():
@@ -264,17 +285,17 @@ class Allocations:
         return confirmed
 
 
-def _version(change: Change[Pod]) -> int:
+def _version(change: Change[PodOnNode]) -> int:
     version = change.object.metadata.resource_version
     return int(version) if version.isdecimal() else 0
 
 
-def _started(pod: Pod) -> bool:
+def _started(pod: PodOnNode) -> bool:
     statuses = pod.status.container_statuses or pod.status.init_container_statuses
     return pod.status.phase == "Running" or bool(statuses)
 
 
-def _bound(pod: Pod, *, fresh: bool) -> BoundPod:
+def _bound(pod: PodOnNode, *, fresh: bool) -> BoundPod:
     meta, claims = pod.metadata, pod.status.extended_resource_claim_status
     mapped = {(one.container_name, one.resource_name) for one in (claims.request_mappings or () if claims else ())}
     requests: dict[str, list[ContainerRequest]] = {}
@@ -291,8 +312,9 @@ def _bound(pod: Pod, *, fresh: bool) -> BoundPod:
     frozen = {resource: tuple(found) for resource, found in requests.items()}
     recorded = read(pod).bound.devices == written
     return BoundPod(
-        meta.namespace, meta.name, meta.uid, written, parts, fault, recorded, frozen, requests, _started(pod), fresh
-    )
+        meta.namespace, meta.name, meta.uid, written, parts, fault, recorded, frozen, requests, _started(pod), fresh,
+        networks_of(pod),
+    )  # fmt: skip
 
 
 def _amounts(container: Container) -> Iterable[tuple[str, int]]:

@@ -26,7 +26,7 @@ from dovetail.agent.machine.gpu_direct import obstacles
 from dovetail.agent.machine.gpus import GpuReader, Links, Observed
 from dovetail.agent.machine.host import Gpu, Host, HostNic, Sight, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import Hca, Port, Sysfs, SysfsError, level
+from dovetail.agent.machine.sysfs import Hca, HostInterface, Port, Sysfs, SysfsError, level
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
 
 UNLISTED_GPU = "is an NVIDIA GPU"
@@ -94,6 +94,7 @@ class _Discovery:
             nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
             nics=self._nics(gpus),
             hcas=hcas,
+            interfaces=self._interfaces(),
             gpu_direct=obstacles(self._sysfs, gpus, hcas, self._miss),
             sight=sight,
         )
@@ -174,6 +175,13 @@ class _Discovery:
             return self._sysfs.hcas()
         except SysfsError as error:
             self._miss("hcas", error)
+            return ()
+
+    def _interfaces(self) -> tuple[HostInterface, ...]:
+        try:
+            return self._sysfs.interfaces()
+        except SysfsError as error:
+            self._miss("interfaces", error)
             return ()
 
     def _nic(self, port: Port, gpus: Sequence[Gpu]) -> HostNic:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.agent.machine.sysfs import Hca
+from dovetail.agent.machine.sysfs import Hca, HostInterface
 from dovetail.core.devices.layout import Matrix
 
 Sight = Literal["all", "some", "none"]
@@ -152,6 +152,7 @@ class Host(Struct, frozen=True):
     nvlinks: Matrix | None = ()
     nics: tuple[HostNic, ...] | None = ()
     hcas: tuple[Hca, ...] = ()
+    interfaces: tuple[HostInterface, ...] = ()
     gpu_direct: tuple[Obstacle, ...] | None = None
     unread: tuple[Unread, ...] = ()
     sight: Sight = "all"

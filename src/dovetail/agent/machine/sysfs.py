@@ -116,6 +116,18 @@ class Hca(Struct, frozen=True):
     interfaces: tuple[str, ...] = ()
     link_types: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
+    active_ports: tuple[str, ...] = ()
+
+
+class HostInterface(Struct, frozen=True):
+    """A network interface of the host. `bus_id` is "" if it is of no PCI device. `master` is the bond or bridge that it
+    is part of, `above` are the interfaces on top of it, such as VLANs."""
+
+    name: str
+    bus_id: str
+    up: bool
+    master: str = ""
+    above: tuple[str, ...] = ()
 
 
 class SysfsNumaNode(Struct, frozen=True):
@@ -177,6 +189,10 @@ class Sysfs:
         names = sorted(self.names("class/infiniband", must=False), key=natural)
         found = self._each(lambda name: self._hca(name, (*sorted(nodes.get(name, ()), key=natural), *of_all)), names)
         return tuple(hca for hca in found if hca.bus_id in self.pci and not self._is_virtual(hca.bus_id))
+
+    def interfaces(self) -> tuple[HostInterface, ...]:
+        """The network interfaces, in the order of their names."""
+        return tuple(map(self._host_interface, sorted(self.names("class/net", must=False), key=natural)))
 
     def machine(self) -> str:
         """The product name of the machine in its firmware."""
@@ -277,6 +293,7 @@ class Sysfs:
             driver=device.driver if device else "",
             numa=device.numa if device else None,
             active=bool(self._active_ports(folder)),
+            active_ports=tuple(self._active_ports(folder)),
             interfaces=tuple(interfaces),
             link_types=tuple(sorted(_LINK_TYPES[kind] for kind in kinds & _LINK_TYPES.keys())),
             device_nodes=device_nodes,
@@ -294,6 +311,19 @@ class Sysfs:
         # A link that is down has no speed: the kernel returns -1 or EINVAL.
         speed = self._number("class/net", name, "speed", default=0)
         return Port(name, name, self._bus_id_of("class/net", name), max(0, speed) // 8, rdma=False)
+
+    def _host_interface(self, name: str) -> HostInterface:
+        folder = Path("class/net", name)
+        master = self.root / folder / "master"
+        entries = self.names(folder, must=False) if (self.root / folder).is_dir() else []
+        above = (entry.removeprefix("upper_") for entry in entries if entry.startswith("upper_"))
+        return HostInterface(
+            name=name,
+            bus_id=self._bus_id_of("class/net", name),
+            up=self._text(folder, "operstate", default="") == "up",
+            master=master.readlink().name if master.is_symlink() else "",
+            above=tuple(above),
+        )
 
     def _bus_id_of(self, group: str, name: str) -> str:
         """The bus id of the nearest PCI device: the device itself, or the parent of a virtio device; "" without one."""

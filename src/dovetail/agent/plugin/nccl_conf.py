@@ -22,6 +22,7 @@ from pathlib import Path
 
 from dovetail.agent.cdi import Edits, Mount
 from dovetail.agent.machine.host import Host, HostNic
+from dovetail.agent.machine.sysfs import Hca
 from dovetail.core.devices.layout import SYS, UNKNOWN
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _HEAD = "# The RDMA NICs that are nearest to the GPUs of this container, by dove
 def text_for(host: Host, uuids: Sequence[str]) -> str:
     """The file for a container with these GPUs; "" where there is nothing to state."""
     gpus = [at for at, gpu in enumerate(host.gpus) if gpu.uuid in uuids]
-    near = sorted({nic.name for gpu in gpus for nic in _nearest(host, gpu)})
+    near = sorted({nic.name for gpu in gpus for nic in nearest(host, gpu)})
     return f"{_HEAD}\nNCCL_IB_HCA=={','.join(near)}\n" if near else ""
 
 
@@ -64,12 +65,19 @@ class NcclFiles:
         new.replace(path)
 
 
-def _nearest(host: Host, gpu: int) -> list[HostNic]:
-    active = {hca.name for hca in host.hcas if hca.active}
+def nearest(host: Host, gpu: int) -> list[HostNic]:
+    """The NICs for data that are nearest to the GPU at this place; none where a rate is not known."""
+    names = {hca.name for hca in data_nics(host)}
+    fast = [nic for nic in host.nics or () if nic.rdma and nic.name in names]
+    levels = [SYS + 1 if nic.levels[gpu] == UNKNOWN else nic.levels[gpu] for nic in fast]
+    return [nic for nic, level in zip(fast, levels, strict=True) if level == min(levels)]
+
+
+def data_nics(host: Host) -> list[Hca]:
+    """The HCAs with an active port and the highest rate on the node; none where a rate is not known."""
+    active = {hca.name: hca for hca in host.hcas if hca.active}
     nics = [nic for nic in host.nics or () if nic.rdma and nic.name in active]
     fastest = max((nic.speed_mbps for nic in nics), default=0)
     if not all(nic.speed_mbps for nic in nics):
         return []
-    fast = [nic for nic in nics if nic.speed_mbps == fastest]
-    levels = [SYS + 1 if nic.levels[gpu] == UNKNOWN else nic.levels[gpu] for nic in fast]
-    return [nic for nic, level in zip(fast, levels, strict=True) if level == min(levels)]
+    return [active[nic.name] for nic in nics if nic.speed_mbps == fastest]

@@ -24,6 +24,7 @@ from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin import preferred_allocation, rdma
 from dovetail.agent.plugin.folder import PluginFolder
+from dovetail.agent.plugin.job_network import JobNetwork
 from dovetail.agent.plugin.offers import ResourceOffer, offers
 from dovetail.agent.plugin.preferred_allocation import CannotPrefer
 from dovetail.agent.plugin.readback import ReadBack
@@ -96,9 +97,16 @@ class DevicePlugins:
         self._reading: asyncio.Task[None] | None = None
         self._fence: tuple[str, ...] = ()
 
-    def name_nics(self, nccl: Callable[[Sequence[str]], Edits]) -> None:
-        """Set what returns the container edits that name the NICs of GPUs, by their uuids."""
-        self._answers.nccl = nccl
+    def join(self, network: JobNetwork) -> None:
+        """From now on containers with whole GPUs get its edits."""
+
+        def edits(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
+            named, pod = self._named.get(offer.resource, (frozenset(), None))
+            parts = [offer.part(uuid) or "" for uuid in uuids]
+            askers = self._chosen.askers(offer.resource, parts, pod if named == {*uuids} else None)
+            return network.edits(uuids, askers)
+
+        self._answers.network = edits
 
     @property
     def faults(self) -> tuple[str, ...]:

@@ -45,14 +45,14 @@ class RequestRefused(Exception):
     """These devices are not allocated; the message has the reason."""
 
 
-def _no_edits(_: Sequence[str]) -> Edits:
+def _no_network(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
     return Edits()
 
 
 class Answers:
     """Builds the answers of Allocate by `config`, which may change. `gpu_edits` returns the container edits for GPUs
-    and instances by uuid, `mps` those for replicas of a resource that is shared by MPS. `nccl`, which is set later,
-    returns those that name the NICs of whole GPUs."""
+    and instances by uuid, `mps` those for replicas of a resource that is shared by MPS. `network`, which is set later,
+    returns those by which a container with whole GPUs of an offer, by the uuids, finds its network."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Answers:
         mps: Callable[[str, Sequence[str]], Edits],
     ) -> None:
         self.config, self._gpu_edits, self._mps = config, gpu_edits, mps
-        self.nccl: Callable[[Sequence[str]], Edits] = _no_edits
+        self.network: Callable[[ResourceOffer, Sequence[str]], Edits] = _no_network
 
     def allocate(self, offer: ResourceOffer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
         """The answer for the devices `ids`. Raises RequestRefused."""
@@ -95,8 +95,8 @@ class Answers:
                 _add(answer, self._mps(offer.resource, uuids))
             except MpsError as error:
                 raise RequestRefused(str(error)) from error
-        if self.config.nccl_conf and offer.shared is None and not offer.profile:
-            _add(answer, self.nccl(uuids))
+        if offer.shared is None and not offer.profile:
+            _add(answer, self.network(offer, uuids))
         return answer
 
     def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[AdvertisedDevice]) -> None:

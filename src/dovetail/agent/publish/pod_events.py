@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events on the pods of this node: an error of a GPU that a pod holds, and processes on GPUs that their pod does not
-hold.
+"""Events on the pods of this node: an error of a GPU that a pod holds, processes on GPUs that their pod does not hold,
+and what a container got for its network.
 
 Rules
 - An event is written as soon as the pods that hold the device are known, normally within a second.
@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 
 class PodEvent(Struct, frozen=True):
-    """What happened to a pod. `code` distinguishes events of one reason; `note` is for people."""
+    """What happened to a pod. `code` distinguishes events of one reason; `note` is for people. `warns`: something is
+    wrong."""
 
     namespace: str
     pod: str
@@ -53,6 +54,8 @@ class PodEvent(Struct, frozen=True):
     reason: str
     code: str
     note: str
+    warns: bool = True
+    action: str = "Checking"
 
 
 class _Error(Struct, frozen=True):
@@ -106,6 +109,7 @@ class PodEvents:
         self._clock_s = clock_s
         self._now = now
         self._waiting: deque[_Error] = deque()
+        self._notices: deque[PodEvent] = deque()
         self._due = asyncio.Event()
         self._series: dict[tuple[str, str, str], _Series] = {}
         self._written_s: deque[float] = deque()
@@ -123,6 +127,14 @@ class PodEvents:
         self._waiting.append(error)
         self._due.set()
 
+    def report(self, event: PodEvent) -> None:
+        """Write this event soon."""
+        if len(self._notices) >= MOST_WAITING:
+            self.dropped += 1
+            return
+        self._notices.append(event)
+        self._due.set()
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
@@ -135,6 +147,8 @@ class PodEvents:
                         await self._put(one)
             self._due.clear()
             await self._write_errors()
+            while self._notices:
+                await self._put(self._notices.popleft())
             await self._write_counts()
 
     async def _write_errors(self) -> None:
@@ -189,8 +203,8 @@ class PodEvents:
             "reportingInstance": self._node_name[:_LONGEST_INSTANCE],
             "regarding": pod,
             "reason": event.reason,
-            "action": "Checking",
-            "type": "Warning",
+            "action": event.action,
+            "type": "Warning" if event.warns else "Normal",
             "note": clipped(event.note, _NOTE_BYTES),
         }
 

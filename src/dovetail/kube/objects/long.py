@@ -51,6 +51,7 @@ from dovetail.kube.objects.pods import (
     TopologySpreadConstraint,
     Volume,
 )
+from dovetail.kube.objects.pods_on_node import ContainerOnNode, PodOnNode, PodSpecOnNode
 from dovetail.kube.objects.storage import PersistentVolumeClaim
 from dovetail.kube.translate.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
 
@@ -168,6 +169,17 @@ def _long_pod(long: _Long) -> Pod:
         status,
         tuple(unread),
     )  # fmt: skip
+
+
+def _long_pod_on_node(long: _Long) -> PodOnNode:
+    """Without the variables of its containers."""
+    pod = _long_pod(long)
+    containers, init = (
+        tuple(ContainerOnNode(**_fields(one)) for one in some)
+        for some in (pod.spec.containers, pod.spec.init_containers)
+    )
+    spec = PodSpecOnNode(**_fields(pod.spec) | {"containers": containers, "init_containers": init})
+    return PodOnNode(pod.metadata, spec, pod.status, (*pod.unread, "spec.containers[].env"))
 
 
 def _absent(raw: Raw) -> bool:
@@ -315,6 +327,7 @@ class Long(Struct, frozen=True):
 _UNREAD = Long(LONGEST_PART)
 LONG: dict[type, Long] = {
     Pod: Long(LONGEST, _Long, _long_pod),
+    PodOnNode: Long(LONGEST, _Long, _long_pod_on_node),
     ResourceClaim: Long(16 * 1024, _Claim, _long_claim),
     LeaseRequest: _UNREAD,
     PersistentVolumeClaim: _UNREAD,

@@ -13,7 +13,7 @@ Rules
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are the pod's need of each of its GPUs, rounded up;
   `gpu-isolation` is the minimum isolation from other pods. They are read on the pod: pods of a gang may differ.
 - The keys that we write are not read here: the record of a bound pod is in `bound`. `when-idle` is for the policy about
-  idle workloads (`idlepolicy`), and decides nothing in the scheduler.
+  idle workloads (`idlepolicy`), `network-environment` for the agent; they decide nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
 - There is no clock here: the core checks whether `last-checkpoint` lies in the future.
 """
@@ -67,6 +67,7 @@ MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
 HOLD = "hold"
 WHEN_IDLE = "when-idle"
+NETWORK_ENVIRONMENT = "network-environment"
 IDLE_CHOICES = ("suspend", "scale-to-zero", "nothing")
 LEASE, FENCE = "lease", "lease-fence"
 LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
@@ -110,6 +111,7 @@ class WorkloadOptions(Struct, frozen=True):
     movable: bool | None = None
     hold: bool | None = None
     when_idle: str = ""
+    network_environment: bool | None = None
     lease: str = ""
     fence: int = 0
     problems: tuple[Problem, ...] = ()
@@ -266,6 +268,7 @@ TABLE: dict[str, Key] = {
     "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
     HOLD: Key("hold", "must be true or false", _truth, ("true", "false")),
     WHEN_IDLE: Key("when_idle", "must be suspend, scale-to-zero or nothing", _one_of(*IDLE_CHOICES), IDLE_CHOICES),
+    NETWORK_ENVIRONMENT: Key("network_environment", "must be true or false", _truth, ("true", "false")),
     LEASE: Key("lease", "must be the name of a GPULease in the namespace of the pod", _object, ("my-lease",)),
     FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", _fence, ("1",)),
     LEASE_DURATION: Key(

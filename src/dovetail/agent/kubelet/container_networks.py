@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a container on this node decides which interfaces and NICs it can use.
+
+Only variables with a prefix of `PREFIXES` are kept. One whose value comes from elsewhere (`valueFrom`) has the value
+None; those that `envFrom` brings are not known. A pod that was too long to be read counts as one that has opted out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from dovetail.kube.objects.pods_on_node import PodOnNode
+from dovetail.kube.translate.annotations import options_of
+
+PREFIXES = ("NCCL_", "UCX_", "NVSHMEM_")
+_NETWORKS = "k8s.v1.cni.cncf.io/networks"
+"""The annotation by which Multus gives a pod further interfaces."""
+
+
+class ContainerNetwork(Struct, frozen=True):
+    """wanted: the pod has not opted out. host_network: it is on the network of the node. further_networks: it has
+    interfaces beside that of the pod network. privileged: it sees all devices of the node. resources: the extended
+    resources that it requests. own: its own variables; None for a value that is not in the pod."""
+
+    wanted: bool = True
+    host_network: bool = False
+    further_networks: bool = False
+    privileged: bool = False
+    resources: frozenset[str] = frozenset()
+    own: Mapping[str, str | None] = {}
+
+
+def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
+    """By the name of the container."""
+    meta, spec = pod.metadata, pod.spec
+    wanted = options_of(meta).network_environment is not False and not pod.unread
+    found = {}
+    for one in (*spec.init_containers, *spec.containers):
+        own = {
+            variable.name: variable.value if variable.value_from is None else None
+            for variable in one.env
+            if variable.name.startswith(PREFIXES)
+        }
+        resources = frozenset(name for name in one.resources.limits if "/" in name)
+        privileged = one.security_context is not None and one.security_context.privileged
+        found[one.name] = ContainerNetwork(
+            wanted, spec.host_network, bool(meta.annotations.get(_NETWORKS)), privileged, resources, own
+        )
+    return found

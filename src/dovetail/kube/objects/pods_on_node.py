@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pod, as the agent of its node reads it: with the variables of its containers. Rules of the structs: see `objects`."""
+
+from __future__ import annotations
+
+from dovetail.kube.objects.base import Wire
+from dovetail.kube.objects.pods import Container, Pod, PodSpec
+
+
+class VariableSource(Wire, frozen=True):
+    """Where a value comes from; only that there is one is read."""
+
+
+class ContainerVariable(Wire, frozen=True):
+    name: str = ""
+    value: str = ""
+    value_from: VariableSource | None = None
+
+
+class ContainerSecurity(Wire, frozen=True):
+    privileged: bool = False
+
+
+class ContainerOnNode(Container, frozen=True):
+    env: tuple[ContainerVariable, ...] = ()
+    security_context: ContainerSecurity | None = None
+
+
+class PodSpecOnNode(PodSpec, frozen=True):
+    containers: tuple[ContainerOnNode, ...] = ()
+    init_containers: tuple[ContainerOnNode, ...] = ()
+
+
+class PodOnNode(Pod, frozen=True):
+    spec: PodSpecOnNode = PodSpecOnNode()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Allocate adds for the network of a distributed job, and to which container."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail.agent.config import Config, RdmaResource, Shared
+from dovetail.agent.machine.host import Host
+from dovetail.agent.plugin.job_network import EXPLANATION, REASON, WRONG_REASON, JobNetwork
+from dovetail.agent.plugin.nccl_conf import CONF, NcclFiles
+from dovetail.agent.publish.pod_events import PodEvent
+from tests.agent import fake_kubelet
+from tests.agent.agents import NVIDIAS_BUT_CDI, running
+from tests.agent.plugin.nics import FOUR, machine
+
+GPU = "nvidia.com/gpu"
+ON = msgspec.structs.replace(
+    NVIDIAS_BUT_CDI, network_environment=True, rdma=(RdmaResource("rdma/hca", 8, {"vendors": ("15b3",)}),)
+)
+
+
+def pod(name: str, gpus: int = 1, env: dict[str, str] | None = None, rdma: bool = False, **options: str) -> Any:
+    annotations = options.pop("annotations", {})
+    made = fake_kubelet.pod(name, {GPU: gpus} | ({"rdma/hca": 1} if rdma else {}), **options)
+    made["spec"]["containers"][0]["env"] = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    made["metadata"]["annotations"] |= annotations
+    return made
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a short path, since the paths of sockets are limited."""
+    with tempfile.TemporaryDirectory(prefix="d") as name:
+        yield Path(name)
+
+
+async def asked(
+    place: Path, config: Config, *pods: dict[str, Any], found: Host | None = None
+) -> tuple[dict[str, str], list[str], list[PodEvent]]:
+    """The variables and mounts that the first of the pods gets while all of them wait; and the Events."""
+    events: list[PodEvent] = []
+    async with running(place, config, found or machine(*FOUR)) as node:
+        files = NcclFiles(place / "nccl")
+        node.plugins.join(JobNetwork(files, lambda: node.host, lambda: config, events.append))
+        for one in pods:
+            node.api.store.put_raw("pods", one)
+            await node.settled(lambda: one["metadata"]["uid"] in {known.uid for known in node.chosen.pods})  # noqa: B023
+        ((_, resources), *_) = (await node.kubelet.admit(pods[0])).items()
+        answer = resources[GPU].answer
+    variables = {name: value for name, value in answer.envs.items() if name != "NVIDIA_VISIBLE_DEVICES"}
+    return variables, [mount.container_path for mount in answer.mounts], events
+
+
+async def test_a_container_has_the_variables_the_explanation_and_its_pod_an_event(place: Path) -> None:
+    variables, mounts, (event,) = await asked(place, ON, pod("a", 2, rdma=True))
+    assert variables.pop(EXPLANATION) == event.note
+    assert variables.keys() == {
+        "NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"
+    }  # fmt: skip
+    assert len(variables["UCX_NET_DEVICES"].split(",")) == 3 and not mounts
+    assert (event.pod, event.pod_uid, event.reason, event.warns) == ("a", "uid-a", REASON, False)
+    assert "NCCL_SOCKET_IFNAME==eth0" in event.note and "(the pod network)" in event.note
+
+
+async def test_nothing_without_the_configuration(place: Path) -> None:
+    assert await asked(place, NVIDIAS_BUT_CDI, pod("a", env={"NCCL_IB_HCA": "x"})) == ({}, [], [])
+
+
+@pytest.mark.parametrize("out", [False, True])
+async def test_a_pod_can_opt_out_of_variables_and_file(place: Path, out: bool) -> None:
+    both = msgspec.structs.replace(ON, nccl_conf=True)
+    choice = {"dovetail.dev/network-environment": "false"} if out else {}
+    variables, mounts, events = await asked(place, both, pod("a", annotations=choice))
+    assert (bool(variables), mounts, len(events)) == ((False, [], 0) if out else (True, [CONF], 1))
+
+
+async def test_replicas_of_shared_gpus_get_none(place: Path) -> None:
+    shared = msgspec.structs.replace(ON, sharing={GPU: Shared("time-slicing", 2, False, GPU)}, nccl_conf=True)
+    assert await asked(place, shared, pod("a")) == ({}, [], [])
+
+
+async def test_where_several_pods_wait_only_what_is_right_for_all_is_set(place: Path) -> None:
+    own = pod("b", env={"NCCL_SOCKET_IFNAME": "eth0"}, rdma=True)
+    variables, _, events = await asked(place, ON, pod("a", rdma=True), own)
+    # UCX lists the interface behind the NICs for one of them alone.
+    assert variables.keys() == {"NCCL_IB_HCA", EXPLANATION} and not events
+
+
+async def test_an_opt_out_of_one_of_several_counts_for_all(place: Path) -> None:
+    out = pod("b", annotations={"dovetail.dev/network-environment": "false"})
+    assert await asked(place, ON, pod("a"), out) == ({}, [], [])
+
+
+async def test_a_pod_with_chosen_devices_is_certain(place: Path) -> None:
+    out = pod("b", devices="1", annotations={"dovetail.dev/network-environment": "false"})
+    variables, _, (event,) = await asked(place, ON, pod("a", devices="2", rdma=True), out)
+    assert variables["NCCL_IB_HCA"] == "=mlx5_2" and event.pod == "a"
+
+
+async def test_a_wrong_value_is_kept_and_the_event_warns(place: Path) -> None:
+    variables, _, (event,) = await asked(place, ON, pod("a", env={"NCCL_SOCKET_IFNAME": "ib0"}))
+    assert "NCCL_SOCKET_IFNAME" not in variables
+    assert (event.reason, event.warns) == (WRONG_REASON, True) and "names no interface" in event.note
+
+
+async def test_so_it_is_where_the_kubelet_has_no_choice_left(place: Path) -> None:
+    out = pod("b", 4, devices="0,1,2,3", annotations={"dovetail.dev/network-environment": "false"})
+    variables, _, events = await asked(place, ON, out, pod("a", 4))
+    assert not variables and not events
+    variables, _, (event,) = await asked(place, ON, pod("a", 4, devices="0,1,2,3"), pod("b", 4))
+    assert variables and event.pod == "a"
