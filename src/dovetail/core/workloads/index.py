@@ -25,8 +25,8 @@ from dovetail.core.workloads.members import Members
 
 LONE = "pod/"
 _COMPARED = attrgetter(
-    "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "managed", "gated",
-    "held", "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
+    "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "work.grace_ms", "managed",
+    "gated", "held", "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
     "own_device_claims", "lease", "fence", "offered",
 )  # fmt: skip
 _KINDS_KIB = 16 * 1024
