@@ -27,9 +27,12 @@ def apply_events(state: State, events: Iterable[Event], now_ms: int) -> None:
 
 def enter(state: State, events: Iterable[Event], now_ms: int) -> None:
     """Apply the events at this time to a state in which nothing is decided, with what the next step enters first: the
-    leases that were read, and the requests in their queues. What is due is dropped."""
+    leases that were read, the requests in their queues, and where headroom lies. What is due is dropped."""
     apply_events(state, events, now_ms)
     state.advance(now_ms)
+    if state.headrooms:
+        state.lending.renew(state.budgets.values())
+        rooms.settle(state)
     if broker.active(state):
         broker.due(state)
         # Planes are queues now, which are charged for the leases that were read.

@@ -46,7 +46,7 @@ def test_room_for_one_more_instance_is_kept_from_jobs_that_end_slowly() -> None:
     assert here.gpus("web", "lab") == [4, 8]
     (refusal, *others) = {str(one) for one in here.refusals.values()}
     assert not others
-    assert "for ns/Deployment/llama, promised within 2 s; the job returns room within 31 s" in refusal
+    assert "of queue 'web', promised within 2 s; the job returns room within 31 s" in refusal
 
 
 def test_jobs_that_end_soon_use_it_and_return_it_within_the_promise() -> None:

@@ -193,8 +193,6 @@ class Dice:
             ("queue", 0.3),
             ("labels", 0.1),
             ("priority", 0.3),
-            ("headroom", 0.1),
-            ("headroom_within_ms", 0.1),
         ):
             # Without run times no room is held; of one queue and priority none is evicted.
             if chance() < often:

@@ -43,9 +43,10 @@ def settle(state: State) -> None:
     table = state.headrooms
     if not table:
         return
+    table.note_scale_ups(state.now_ms)
     before, thorough = table.rooms, state.now_ms >= table.again_ms
     with nominated_room.ahead(state, state.reservations.evicting()):
-        rooms = _Layout(state).of(_statements(state), before, thorough and table.changed)
+        rooms = Layout(state).of(_statements(state), before, thorough and table.changed)
     lacking = any(len(room.places) < room.due for room in rooms.values())
     if not lacking:
         table.changed, table.again_ms = False, 0
@@ -141,7 +142,7 @@ def refusal(state: State, keys: Sequence[str], pods: Sequence[Pod]) -> Refusal:
     room = state.headrooms.rooms[keys[0]]
     back_ms = state.lending.return_ms(pods, room.queue)
     why = "must not be evicted" if back_ms is None else f"returns room within {_seconds(back_ms)}"
-    words = f"for {room.key}, promised within {_seconds(room.within_ms)}; the job {why}"
+    words = f"of queue {room.queue!r}, promised within {_seconds(room.within_ms)}; the job {why}"
     return Refusal(Reason.HEADROOM, When.NOT_YET, words)
 
 
@@ -158,7 +159,7 @@ def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, 
     with nominated_room.ahead(state, state.reservations.evicting()):
         known = dict(state.headrooms.models())
         stated = [(room, known[key]) for key, room in rooms.items() if key in known]
-        found = _Layout(state).of(stated, rooms, thorough=True)
+        found = Layout(state).of(stated, rooms, thorough=True)
     moved = rooms | {key: replace(rooms[key], places=room.places) for key, room in found.items()}
     return moved if all(len(moved[key].places) >= len(rooms[key].places) for key in keys) else None
 
@@ -184,10 +185,11 @@ def _fill(state: State, pod: Pod, slot: int) -> bool:
     return fill(state.cluster, state.score_cache, state.cluster.shape_of(pod), [pod], there) == 1
 
 
-class _Layout:
-    """Places for the instances of headroom, in the running trial."""
+class Layout:
+    """Places for the instances of headroom, in the running trial. `returning` are those that have to go for them."""
 
     def __init__(self, state: State) -> None:
+        self.returning: dict[str, list[Placement]] = {}
         self._state, self._cluster = state, state.cluster
         self._number = 0
         self._lent: dict[tuple[str, str], bool] = {}
@@ -215,10 +217,12 @@ class _Layout:
         pods = group.all_pods() if isinstance(group, Group) else ()
         if len(pods) != len(place) or not pods:
             return False
-        mark = cluster.mark()
+        mark, returning = cluster.mark(), self.returning.setdefault(room.key, [])
+        before = len(returning)
         for pod, slot in zip(pods, place, strict=True):
             if not self._usable(slot) or not (_fill(self._state, pod, slot) or self._made(room, pod, slot)):
                 cluster.rewind(mark)
+                del returning[before:]
                 return False
         return True
 
@@ -235,6 +239,7 @@ class _Layout:
         that no more is counted on than is needed."""
         for placement in self._lenders(room, [slot]):
             self._cluster.evict(placement.pod.uid)
+            self.returning[room.key].append(placement)
             if _fill(self._state, pod, slot):
                 return True
         return False

@@ -45,6 +45,14 @@ def headroom_key(pod: Pod) -> str:
     return f"{pod.namespace}/{pod.made_for or pod.owner.rpartition('/')[2] or pod.uid}"
 
 
+class ScaleUp(Struct, frozen=True):
+    """A pod of an instance that was asked for at `asked_ms`. `promised`: there was headroom for it then."""
+
+    asked_ms: int
+    within_ms: int
+    promised: bool
+
+
 class HeadroomTable:
     """`rooms` by workload, in their order. What is lacking is searched for again from `again_ms` on, if something has
     `changed` since it was."""
@@ -53,18 +61,39 @@ class HeadroomTable:
         self.rooms: dict[str, Headroom] = {}
         self.again_ms = 0
         self.changed = False
+        self.scale_ups: dict[str, ScaleUp] = {}
+        """Waiting pods of workloads with headroom, by uid. Nothing is decided by it."""
         self._pods: dict[str, dict[str, Pod]] = {}
+        self._came: list[Pod] = []
 
     def see(self, old: Pod | None, pod: Pod) -> None:
         """A pod has come, or its record is another now."""
         if old is not None and old.work.headroom:
-            self.forget(old)
+            self._leave(old)
         if pod.work.headroom and pod.managed and pod.problem is None and not pod.lease:
             self._pods.setdefault(headroom_key(pod), {})[pod.uid] = pod
             self.changed = True
+            if old is None and not pod.node:
+                self._came.append(pod)
+
+    def note_scale_ups(self, now_ms: int) -> None:
+        """Note what was asked for since the last step: whether there is headroom for it beside what was asked for
+        before. The pods of a gang are one instance."""
+        came, self._came = self._came, []
+        for pod in came:
+            room = self.rooms.get(headroom_key(pod))
+            pods = self._pods.get(headroom_key(pod), {})
+            asking = {pods[uid].gang or uid for uid in self.scale_ups if uid in pods and not pods[uid].node}
+            before = len(asking - {pod.gang or pod.uid})
+            promised = room is not None and len(room.places) > before
+            self.scale_ups[pod.uid] = ScaleUp(now_ms, pod.work.headroom_within_ms, promised)
 
     def forget(self, pod: Pod) -> None:
         """A pod is gone."""
+        self.scale_ups.pop(pod.uid, None)
+        self._leave(pod)
+
+    def _leave(self, pod: Pod) -> None:
         pods = self._pods.get(headroom_key(pod), {})
         if pods.pop(pod.uid, None) is not None and not pods:
             del self._pods[headroom_key(pod)]
