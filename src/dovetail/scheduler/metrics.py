@@ -74,7 +74,7 @@ HEADROOM_LENT = Gauge(
 )
 HEADROOM_RETURN_SECONDS = Gauge(
     "dovetail_headroom_return_seconds",
-    "How long those who run in the headroom of a workload take at most to return it, and what is promised",
+    "How long jobs in the headroom of a workload take at most to return it, and what is promised",
     ["queue", "workload", "kind"],
 )
 SCALE_UP_SECONDS = Histogram(

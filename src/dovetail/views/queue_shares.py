@@ -29,7 +29,9 @@ def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
     counts = {one.name: sum(inside(state, queue, one.name) for queue in waiting) for one in queue_snapshots}
     kept = headroom_statuses(state) if state.headrooms.rooms else ()
     return tuple(
-        _share(state, one, top, first.get(one.name, ""), counts[one.name], [h for h in kept if h.room.queue == one.name])
+        _share(
+            state, one, top, first.get(one.name, ""), counts[one.name], [h for h in kept if h.room.queue == one.name]
+        )
         for one in queue_snapshots
     )
 

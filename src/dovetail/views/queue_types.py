@@ -34,7 +34,9 @@ class QueueHeadroom(Struct, frozen=True):
     lack: str
 
     def __str__(self) -> str:
-        kept = f"room for {self.kept} of {self.stated} instances of {self.workload}, within {self.promised_ms / 1000:g} s"
+        kept = (
+            f"room for {self.kept} of {self.stated} instances of {self.workload}, within {self.promised_ms / 1000:g} s"
+        )
         if self.lack:
             return f"{kept}: {self.lack}"
         if self.due < self.stated:

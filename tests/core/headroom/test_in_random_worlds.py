@@ -134,7 +134,7 @@ def test_hours_of_scaling_up_and_down_keep_each_promise_and_evict_no_more_than_t
     assert promised > ups // 2
 
 
-def test_two_states_of_one_checkpoint_have_the_same_headroom_and_go_on_alike() -> None:
+def test_two_states_of_one_checkpoint_have_the_same_headroom_and_decide_equally() -> None:
     world = _world(3, 24)
     world.submit(_instance("llama", 4, 2))
     world.submit(*(_job(f"j{i}", 2, soon=i % 2 == 0) for i in range(9)))

@@ -64,7 +64,7 @@ def test_jobs_that_end_soon_use_it_and_return_it_within_the_promise() -> None:
     assert len(here.gave_way) == 4, "no more than the instance needs"
 
 
-def test_without_headroom_it_takes_as_long_as_those_take_to_end_who_happen_to_be_there() -> None:
+def test_without_headroom_it_takes_as_long_as_the_jobs_take_to_end() -> None:
     here = world()
     here.submit(pod("llama", 4, queue="web"))
     here.live(SECOND_MS)
@@ -208,7 +208,7 @@ def test_instances_are_gangs() -> None:
     assert {"i1-0", "i1-1"} <= here.running.keys()
 
 
-def test_what_claims_devices_keeps_no_room_and_says_why() -> None:
+def test_what_claims_devices_keeps_no_room_and_has_a_reason() -> None:
     here = world()
     here.submit(serving("llama"))
     here.live(SECOND_MS)

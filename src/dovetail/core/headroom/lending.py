@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a job takes to return the room that it has, once it is told to go.
+"""How long a job takes to return the room that it has, once it is evicted.
 
 Rules
 - That is its longest grace period, since a kubelet kills what runs after that: whatever a job does to save its work, it
   does within it. A lease has its notice before, and its pods 30 s at most after that. To each comes what the API server
   and the kubelet need.
 - A least run time that an admin has set (`minRuntime`) counts before all that. The one of 10 minutes that queues have
-  without it does not, nor does the time for which a job is left alone after an eviction: who runs in headroom has it on
+  without it does not, nor does the time for which a job is left alone after an eviction: a job in headroom has it on
   these terms.
 - A job that must not be preempted, or that a disruption budget covers, returns nothing in any time.
 """

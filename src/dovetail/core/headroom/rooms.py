@@ -9,7 +9,7 @@ Rules
   tenant keeps nothing for itself that it could not take back anyway.
 - Nobody is evicted so that headroom is whole again. It comes back as room is freed, before those that wait.
 - A workload may take room of it if it returns that within the promise, or if it is of the same queue and of a higher
-  priority. Who may not is refused where the headroom can lie nowhere else.
+  priority. A job that may not is refused where the headroom can lie nowhere else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settle(state: State) -> None:
     table.note_scale_ups(state.now_ms)
     before, thorough = table.rooms, state.now_ms >= table.again_ms
     with nominated_room.ahead(state, state.reservations.evicting()):
-        rooms = Layout(state).of(_statements(state), before, thorough and table.changed)
+        rooms = HeadroomLayout(state).of(_statements(state), before, thorough and table.changed)
     lacking = any(len(room.places) < room.due for room in rooms.values())
     if not lacking:
         table.changed, table.again_ms = False, 0
@@ -159,7 +159,7 @@ def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, 
     with nominated_room.ahead(state, state.reservations.evicting()):
         known = dict(state.headrooms.models())
         stated = [(room, known[key]) for key, room in rooms.items() if key in known]
-        found = Layout(state).of(stated, rooms, thorough=True)
+        found = HeadroomLayout(state).of(stated, rooms, thorough=True)
     moved = rooms | {key: replace(rooms[key], places=room.places) for key, room in found.items()}
     return moved if all(len(moved[key].places) >= len(rooms[key].places) for key in keys) else None
 
@@ -167,7 +167,7 @@ def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, 
 @contextmanager
 def occupied(state: State, keys: Sequence[str]) -> Iterator[Scope]:
     """A trial in which this headroom is taken by its instances. Yields the slots where others run in it: of these
-    nothing can be said."""
+    nothing is known."""
     with state.cluster.trial():
         models, lent = dict(state.headrooms.models()) if keys else {}, set[int]()
         for key in keys:
@@ -185,7 +185,7 @@ def _fill(state: State, pod: Pod, slot: int) -> bool:
     return fill(state.cluster, state.score_cache, state.cluster.shape_of(pod), [pod], there) == 1
 
 
-class Layout:
+class HeadroomLayout:
     """Places for the instances of headroom, in the running trial. `returning` are those that have to go for them."""
 
     def __init__(self, state: State) -> None:

@@ -2,7 +2,7 @@
 """The headroom that there is, by workload: what its pods state, and where it lies.
 
 Rules: a statement is made by the pods of a workload, all pods that one object was made for. The newest pod that stays
-counts, so that headroom follows a rollout. Without pods there is none: nothing says how large an instance would be.
+counts, so that headroom follows a rollout. Without pods there is none: how large an instance would be is not known.
 """
 
 from __future__ import annotations

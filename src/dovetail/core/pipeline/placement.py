@@ -34,7 +34,7 @@ NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
 LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 _TOO_MUCH = {*LIMITS, Reason.RESERVED, Reason.HEADROOM}
 _OF_ALL = {*NO_ROOM, Reason.HEADROOM}
-"""Reasons that all have who want the same."""
+"""Reasons that are those of all workloads that want the same."""
 
 
 Outcome = tuple[list[Decision], Refusal | None]

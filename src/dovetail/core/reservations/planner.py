@@ -56,9 +56,7 @@ class ReservationPlanner:
         """Forget which pods ran when the last step began."""
         self._ended.clear()
 
-    def plan(
-        self, group: Group, others: Iterable[Reservation], away: Slots | None = None
-    ) -> ReservationPlan | None:
+    def plan(self, group: Group, others: Iterable[Reservation], away: Slots | None = None) -> ReservationPlan | None:
         """Where and from when on the group fits beside the reservations of others; None where it would not fit either
         if all running pods were gone, or where the search was stopped. Nothing is changed. The slots `away` are left out, and
         what instances to come have in the running trial stays."""

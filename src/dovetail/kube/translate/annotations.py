@@ -288,8 +288,10 @@ TABLE: dict[str, Key] = {
     "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
     "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
     HEADROOM: Key(
-        "headroom", f"must be a number of instances from 1 to {MOST_HEADROOM}, or a rate at which they are added, as 6/h",
-        _headroom, ("1", "2"),
+        "headroom",
+        f"must be a number of instances from 1 to {MOST_HEADROOM}, or a rate at which they are added, as 6/h",
+        _headroom,
+        ("1", "2"),
     ),
     HEADROOM_RETURN: Key("headroom_return_ms", DURATION_RULE, _more_than_zero_ms, ("2s", "35s", "2m")),
     STARTUP: Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
@@ -367,7 +369,9 @@ def _settle_headroom(options: dict[str, Any], annotations: Mapping[str, str]) ->
     value = shown(annotations[PREFIX + HEADROOM])
     options["headroom"] = 0
     if not (startup_ms := options.get("startup_ms", 0)):
-        return [Problem(path, value, f"is a rate, which needs {PREFIX}{STARTUP}; without it state a number of instances")]
+        return [
+            Problem(path, value, f"is a rate, which needs {PREFIX}{STARTUP}; without it state a number of instances")
+        ]
     instances = -(-stated.per_day * startup_ms // _DAY_MS)
     if instances > MOST_HEADROOM:
         rule = f"is {instances} instances in the start-up time; the limit is {MOST_HEADROOM}"
