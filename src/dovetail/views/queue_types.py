@@ -43,7 +43,8 @@ class QueueHeadroom(Struct, frozen=True):
             kept += f"; the guarantee covers {self.due}"
         if not self.returned_ms:
             return kept
-        return f"{kept}; others use {self.lent_milli / 1000:g} GPUs of it, and return them within {self.returned_ms / 1000:g} s"
+        lent = f"others use {self.lent_milli / 1000:g} GPUs of it"
+        return f"{kept}; {lent}, and return them within {self.returned_ms / 1000:g} s"
 
 
 class QueueShare(Struct, frozen=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs are evicted when headroom is needed: of those that run in it, the fewest that make room for one more instance.
+"""Which jobs are evicted when headroom is needed: the fewest that make room for one more instance.
 
 Rules: the victims are units of jobs that return their room within the promise, on the nodes where the headroom lies,
 however long they have run: protections after a start do not hold there. A dry run places the instance with them gone,

@@ -63,7 +63,7 @@ def signature_of(
     state: State, workload: str, queue: str, group: Group, wanted: Hashable | None, kinds: Sequence[Pod]
 ) -> Signature | None:
     """The signature of the workload, of which this group with `wanted` is tried and `kinds` are its different pods;
-    None where it has none, or where room is held for it, or kept: then others are refused for its sake, and it is not."""
+    None where it has none, or where room is held or kept for it: then others are refused for that, and it is not."""
     if wanted is None or workload in state.reservations.by_workload or state.headrooms.of(kinds[0]) is not None:
         return None
     preempts = all(pod.work.preempts for pod in kinds)

@@ -58,8 +58,8 @@ class ReservationPlanner:
 
     def plan(self, group: Group, others: Iterable[Reservation], away: Slots | None = None) -> ReservationPlan | None:
         """Where and from when on the group fits beside the reservations of others; None where it would not fit either
-        if all running pods were gone, or where the search was stopped. Nothing is changed. The slots `away` are left out, and
-        what instances to come have in the running trial stays."""
+        if all running pods were gone, or where the search was stopped. Nothing is changed. The slots `away` are left
+        out, and what instances to come have in the running trial stays."""
         cluster, scope, needed = self._cluster, self._reservations.beside(others, later=True), least(group)
         if away is not None and away.size:
             scope = np.setdiff1d(scope, away)

@@ -15,8 +15,8 @@ Rules
 - The keys that we write are not read here: the record of a bound pod is in `bound`. `when-idle` is for the policy about
   idle workloads (`idlepolicy`), and decides nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
-- `headroom` is a number of instances, or a rate at which they are added, which counts with `startup-time`: as many as are
-  added while one starts, rounded up. `headroom-return` is how soon that room has to be free.
+- `headroom` is a number of instances, or a rate at which they are added, which counts with `startup-time`: as many as
+  are added while one starts, rounded up. `headroom-return` is how soon that room has to be free.
 - There is no clock here: the core checks whether `last-checkpoint` lies in the future.
 """
 
@@ -289,7 +289,7 @@ TABLE: dict[str, Key] = {
     "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
     HEADROOM: Key(
         "headroom",
-        f"must be a number of instances from 1 to {MOST_HEADROOM}, or a rate at which they are added, as 6/h",
+        f"must be a number of instances from 1 to {MOST_HEADROOM}, or a rate of them, as 6/h",
         _headroom,
         ("1", "2"),
     ),
@@ -369,9 +369,8 @@ def _settle_headroom(options: dict[str, Any], annotations: Mapping[str, str]) ->
     value = shown(annotations[PREFIX + HEADROOM])
     options["headroom"] = 0
     if not (startup_ms := options.get("startup_ms", 0)):
-        return [
-            Problem(path, value, f"is a rate, which needs {PREFIX}{STARTUP}; without it state a number of instances")
-        ]
+        rule = f"is a rate, which needs {PREFIX}{STARTUP} beside it; without that state a number of instances"
+        return [Problem(path, value, rule)]
     instances = -(-stated.per_day * startup_ms // _DAY_MS)
     if instances > MOST_HEADROOM:
         rule = f"is {instances} instances in the start-up time; the limit is {MOST_HEADROOM}"
