@@ -348,7 +348,9 @@ class RuledByDocuments:
             self._start_jobs(now_ms)
         for i, (since_ms, held) in enumerate(list(self._asked)):
             fits = [node for node, free in enumerate(self._free) if free >= REPLICA_GPUS]
-            node = held if held in fits else next((n for n in fits if self._free[n] - self._held(n) >= REPLICA_GPUS), -1)
+            node = (
+                held if held in fits else next((n for n in fits if self._free[n] - self._held(n) >= REPLICA_GPUS), -1)
+            )
             if node >= 0:
                 self._free[node] -= REPLICA_GPUS
                 self._serving.append(node)
@@ -403,7 +405,7 @@ class RuledByDocuments:
 
 def compare(times: list[int], nodes: int, most: int, headroom: int, seed: int) -> dict[str, dict[str, float]]:
     """The outcome of each contestant for these requests."""
-    wanted, until_ms = replicas(times, most), times[-1]
+    wanted, until_ms = replicas(times, most), times[-1] + _STABLE_MS
     found = {
         "headroom": OwnCore(nodes, most, headroom, seed).run(wanted, until_ms),
         "reclaim": OwnCore(nodes, most, 0, seed).run(wanted, until_ms),
@@ -416,7 +418,7 @@ def compare(times: list[int], nodes: int, most: int, headroom: int, seed: int) -
 def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="a CSV file of requests, may be gzipped")
-    parser.add_argument("--hours", type=float, default=6, help="of made requests")
+    parser.add_argument("--hours", type=float, default=6, help="of requests, from the first on")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=16, help="of 8 GPUs each")
     parser.add_argument("--most", type=int, default=16, help="replicas at the peak")
@@ -425,6 +427,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parser.parse_args(None if arguments is None else list(arguments))
     dice = random.Random(options.seed)
     times = read_requests(options.trace) if options.trace else made_requests(options.hours, dice)
+    times = [at_ms for at_ms in times if at_ms <= options.hours * HOUR_MS]
     rows = compare(times, options.nodes, options.most, options.headroom, options.seed)
     if options.output == "json":
         print(json.dumps(rows))

@@ -202,8 +202,11 @@ class HeadroomLayout:
         found: dict[str, list[InstanceSlots]] = {}
         for room, model in stated:
             old = before[room.key].places if room.key in before else ()
-            found[room.key] = [place for place in old[: room.due] if self._stands(room, model, place)]
-            thorough = thorough or len(found[room.key]) < min(len(old), room.due)
+            standing = found[room.key] = list[InstanceSlots]()
+            for place in old:
+                if len(standing) < room.due and self._stands(room, model, place):
+                    standing.append(place)
+            thorough = thorough or len(standing) < min(len(old), room.due)
         for room, model in stated:
             places = found[room.key]
             while len(places) < room.due and (place := self._search(room, model, thorough)) is not None:
@@ -247,7 +250,7 @@ class HeadroomLayout:
     def _search(self, room: Headroom, model: Pod, thorough: bool) -> InstanceSlots | None:
         """A place for one more instance, which is placed there; None where there is none."""
         cluster, state = self._cluster, self._state
-        waiting = [one for one in state.reservations if not one.evicts]
+        waiting = [one for one in state.reservations if one.guaranteed and not one.evicts]
         held = waiting or cluster.nodes.in_maintenance
         scope = state.reservations.beside(waiting, later=True) if held else None
         if (place := self._fits(room, model, scope)) is not None:

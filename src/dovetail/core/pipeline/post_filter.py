@@ -171,9 +171,10 @@ class PostFilter:
         if not pods or state.headrooms.of(pods[0]) is None or not all(pod.work.preempts for pod in pods):
             return None
         others = state.reservations.others(self._workload)
-        kept = rooms.respected(state, pods, self._queue)
+        # What runs now decides whose eviction failed lately, so not inside of the trial.
+        kept, ending = rooms.respected(state, pods, self._queue), state.reservations.excluded(others)
         with nominated_room.ahead(state, others):
-            found = scale_up.find(state, self._workload, group, state.reservations.excluded(others), kept)
+            found = scale_up.find(state, self._workload, group, ending, kept)
         if found is None:
             return None
         names = state.cluster.nodes.names
