@@ -90,6 +90,8 @@ def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = Fals
         if one.changes_ms:
             next_guarantee = listed(one.next_guarantee)
             console.print(f"{one.queue}: the guarantee changes at {moment(one.changes_ms)} to {next_guarantee}")
+        for room in one.headroom:
+            console.print(f"{one.queue}: {room}", markup=False)
         if one.problem:
             message = f"[yellow]attention:[/yellow] queue {one.queue}: {escape(one.problem)}"
             console.print(message)

@@ -175,6 +175,8 @@ def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
     if own.changes_ms:
         after = f"in {span(own.changes_ms - now_ms)}, at {moment(own.changes_ms)}"
         console.print(f"Its calendar changes the guarantee {after}, to {listed(own.next_guarantee)}.", highlight=False)
+    for room in own.headroom:
+        console.print(f"Headroom: {room}.", highlight=False, markup=False)
     if own.problem:
         console.print(f"[yellow]attention:[/yellow] {escape(own.problem)}")
     if answer.below:

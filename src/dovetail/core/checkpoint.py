@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.bargaining import record
@@ -21,6 +22,7 @@ from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.event_handlers import apply
+from dovetail.core.headroom.table import Headroom
 from dovetail.core.policy import Policy
 from dovetail.core.preemption.moves import MoveRoom
 from dovetail.core.queues.eviction_counts import EvictionCounts, Evictions
@@ -82,6 +84,13 @@ class HeldRoom(Struct, frozen=True):
     moving: bool = False
 
 
+class HeldHeadroom(Struct, frozen=True):
+    """Headroom, with names of nodes instead of slots; see `headroom.table.Headroom`."""
+
+    room: Headroom
+    nodes: tuple[tuple[str, ...], ...] = ()
+
+
 class Checkpoint(Struct, frozen=True):
     """`events` have every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
@@ -93,7 +102,8 @@ class Checkpoint(Struct, frozen=True):
     that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
     `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes. `leaving` are
     pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
-    `bargaining` are the tables of the broker, None where it has nothing to do.
+    `bargaining` are the tables of the broker, None where it has nothing to do. `headrooms` is where headroom lies, and
+    `headroom_again_ms` when what is lacking is searched for again.
     """
 
     steps: int
@@ -123,6 +133,8 @@ class Checkpoint(Struct, frozen=True):
     leaving: tuple[tuple[str, int], ...] = ()
     drains: tuple[int, ...] = ()
     bargaining: record.Bargaining | None = None
+    headrooms: tuple[HeldHeadroom, ...] = ()
+    headroom_again_ms: int = 0
 
 
 def take(state: State) -> Checkpoint:
@@ -182,6 +194,15 @@ def take(state: State) -> Checkpoint:
         leaving=tuple(state.drains.leaving.items()),
         drains=tuple(state.drains.times_ms),
         bargaining=record.take(state),
+        headrooms=tuple(
+            [
+                HeldHeadroom(
+                    replace(room, places=()), tuple([tuple([names[slot] for slot in place]) for place in room.places])
+                )
+                for room in state.headrooms.rooms.values()
+            ]
+        ),
+        headroom_again_ms=state.headrooms.again_ms,
     )
 
 
@@ -261,6 +282,11 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         )
         for uid, _ in room.nominated:
             cluster.nominated.pop(uid, None)
+    for one in checkpoint.headrooms:
+        places = tuple([tuple([cluster.nodes.slot_of(node) for node in place]) for place in one.nodes])
+        state.headrooms.rooms[one.room.key] = replace(one.room, places=places)
+    state.headrooms.again_ms = checkpoint.headroom_again_ms
+    state.lending.renew(state.budgets.values())
     return state
 
 

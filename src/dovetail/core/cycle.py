@@ -10,6 +10,7 @@ from dovetail.core.bargaining import broker
 from dovetail.core.decisions import Decision
 from dovetail.core.event_handlers import apply
 from dovetail.core.events import Event
+from dovetail.core.headroom import rooms
 from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.preemption import draining, queue_draining
@@ -26,9 +27,12 @@ def apply_events(state: State, events: Iterable[Event], now_ms: int) -> None:
 
 def enter(state: State, events: Iterable[Event], now_ms: int) -> None:
     """Apply the events at this time to a state in which nothing is decided, with what the next step enters first: the
-    leases that were read, and the requests in their queues. What is due is dropped."""
+    leases that were read, the requests in their queues, and where headroom lies. What is due is dropped."""
     apply_events(state, events, now_ms)
     state.advance(now_ms)
+    if state.headrooms:
+        state.lending.renew(state.budgets.values())
+        rooms.settle(state)
     if broker.active(state):
         broker.due(state)
         # Planes are queues now, which are charged for the leases that were read.
@@ -44,6 +48,10 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     apply_events(state, events, now_ms)
     state.advance(now_ms)
     state.begin_step()
+    if state.headrooms:
+        rooms.settle(state)
+        # What it gave up, others may have at once.
+        state.advance(now_ms)
     bargains = broker.active(state)
     decisions: list[Decision] = broker.due(state) if bargains else []
     passed_over = partial(known_refusals.passed_over, state, decisions=decisions)

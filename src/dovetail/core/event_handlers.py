@@ -49,6 +49,8 @@ def _put_pod(state: State, event: ev.PodChanged) -> None:
             cluster.claims.forget(old)
         cluster.claims.know(pod)
     state.workloads.put_pod(pod)
+    if pod.work.headroom or (old is not None and old.work.headroom):
+        state.headrooms.see(old, pod)
     if pod.node:
         if pod.lease and pod.uid not in state.leases.by_pod:
             _enter_lease(state, pod)
@@ -136,6 +138,8 @@ def _remove_pod(state: State, event: ev.PodRemoved) -> None:
         ran_ms = max(0, (event.ended_ms or state.now_ms) - pod.bound_ms)
         state.run_times.learn(pod.work.family, state.shares.pod_queues.of(pod), ran_ms)
     state.workloads.remove_pod(event.uid)
+    if pod.work.headroom:
+        state.headrooms.forget(pod)
     placement = cluster.placements.get(event.uid)
     cluster.unplace(event.uid)
     _leave_lease(state, event.uid)

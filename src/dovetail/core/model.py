@@ -167,7 +167,8 @@ class Work(Struct, frozen=True):
     may be moved so that others fit; None: only where its work is saved. `max_runtime_ms` is the limit of its run time
     (0 unknown). `checkpoint_interval_ms` is how often it saves its work (0 unknown), `startup_ms` how long a restart
     from there takes. `preemptible` None: as its queue has it. `preempts` is false with preemptionPolicy Never.
-    `grace_ms` is its grace period."""
+    `grace_ms` is its grace period. `headroom` is for how many more instances like its own room is kept (0: none), and
+    `headroom_within_ms` how soon that has to be free (see `core.headroom`)."""
 
     family: str = ""
     max_runtime_ms: int = 0
@@ -177,6 +178,8 @@ class Work(Struct, frozen=True):
     preempts: bool = True
     grace_ms: int = 30_000
     movable: bool | None = None
+    headroom: int = 0
+    headroom_within_ms: int = 0
 
 
 NO_WORK = Work()

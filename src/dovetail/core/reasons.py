@@ -80,6 +80,7 @@ class Reason(Enum):
     QUEUE_LIMIT = ("QueueLimit", "the queue would go beyond its limit")
     BEYOND_GUARANTEE = ("BeyondGuarantee", "what must not be preempted has to stay within its queue's guarantee")
     RESERVED = ("RoomReserved", "the room is held for a job that waits longer")
+    HEADROOM = ("HeadroomKept", "the room is kept for more instances of a serving workload")
     EVICTING = ("WaitingForEvictions", "the room is held, and its victims are ending")
     CLAIM_MISSING = ("VolumeClaimMissing", "persistentvolumeclaim not found")
     CLAIM_UNBOUND = ("VolumeClaimUnbound", "pod has unbound immediate PersistentVolumeClaims")

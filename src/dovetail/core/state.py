@@ -16,6 +16,8 @@ from dovetail.core.bargaining.requests import Requests
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.cluster.rejections import FOR_EVER_MS
+from dovetail.core.headroom.lending import Lending
+from dovetail.core.headroom.table import HeadroomTable
 from dovetail.core.model import Pod
 from dovetail.core.pipeline.equivalence import EquivalenceCache
 from dovetail.core.pipeline.queue import SchedulingQueue
@@ -59,6 +61,8 @@ class State:
         self.equivalence = EquivalenceCache()
         self.run_times = RunTimes()
         self.leases = Leases()
+        self.lending = Lending(self.shares, self.leases)
+        self.headrooms = HeadroomTable()
         self.reservations = Reservations(cluster, self.workloads, self.equivalence, policy.eviction_deadline_ms)
         self.pledges = Pledges(self.reservations, cluster, self.workloads, self.shares)
         self.expected_ends = ExpectedEnds(cluster, self.shares, self.run_times, self.leases)
@@ -108,6 +112,7 @@ class State:
             self.drains.next_ms(),
             self.shares.budgets.next_ms,
             self.shares.calendars.next_ms,
+            self.headrooms.next_ms(),
         )
         times += [at_ms for at_ms in due_ms if at_ms is not None]
         if self._divided():
@@ -166,6 +171,7 @@ class State:
                 cluster.changes.announce(ClusterChange.FAIR_SHARE)
         if cluster.changes:
             self._wakes.update(cluster.changes.take())
+            self.headrooms.changed = True
             self.equivalence.clear()
             self.precedences.clear()
             self.queue.wake()
@@ -199,6 +205,7 @@ class State:
         self.steps += 1
         self.searches = 0
         self.planner.begin_step()
+        self.lending.renew(self.budgets.values())
 
     def postpone(self, workload: str) -> None:
         """Try the workload in the next step, since this one has no time for it."""

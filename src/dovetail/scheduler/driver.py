@@ -298,6 +298,11 @@ class Driver:
         if known is not None and known.created_ms:
             waited_ms = max(0, self._clock.now_ms() - known.created_ms)
             metrics.waited(self.state.shares.pod_queues.of(known)).observe(waited_ms / 1000)
+        if (asked := self.state.headrooms.scale_ups.pop(bind.uid, None)) is not None:
+            took_ms = max(0, self._clock.now_ms() - asked.asked_ms)
+            metrics.SCALE_UP_SECONDS.labels("kept" if asked.promised else "none").observe(took_ms / 1000)
+            kept = "kept" if took_ms <= asked.within_ms else "broken"
+            metrics.SCALE_UPS.labels(kept if asked.promised else "none").inc()
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
             metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})

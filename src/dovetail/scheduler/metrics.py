@@ -64,6 +64,28 @@ VIEW_SERVER_UP = Gauge("dovetail_view_server_up", "1 while the process that answ
 VIEW_SERVER_ENDS = Counter("dovetail_view_server_ends_total", "Times that the process that answers views ended")
 OWNER_ERRORS = Counter("dovetail_owner_errors_total", "Owners of pods that could not be read")
 
+HEADROOM = Gauge(
+    "dovetail_headroom_instances",
+    "Instances of a workload that room is kept for: stated, due by the guarantee, and kept",
+    ["queue", "workload", "state"],
+)
+HEADROOM_LENT = Gauge(
+    "dovetail_headroom_lent_gpus", "GPUs of jobs that run in the headroom of a workload", ["queue", "workload"]
+)
+HEADROOM_RETURN_SECONDS = Gauge(
+    "dovetail_headroom_return_seconds",
+    "How long jobs in the headroom of a workload take at most to return it, and what is promised",
+    ["queue", "workload", "kind"],
+)
+SCALE_UP_SECONDS = Histogram(
+    "dovetail_scale_up_seconds",
+    "From a pod of a workload with headroom to its bind, in seconds",
+    ["headroom"],
+    buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
+)
+SCALE_UPS = Counter(
+    "dovetail_scale_ups_total", "Pods of workloads with headroom by whether the promise was kept", ["promise"]
+)
 QUEUE_ALLOCATED = Gauge("dovetail_queue_allocated", "What a queue holds", ["queue", "resource"])
 QUEUE_DUE = Gauge("dovetail_queue_due", "What is due to a queue now", ["queue", "resource"])
 QUEUE_BORROWED = Gauge("dovetail_queue_borrowed", "What a queue holds beyond its guarantee", ["queue", "resource"])

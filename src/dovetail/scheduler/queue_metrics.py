@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gauges of queues and reservations, computed at each scrape.
+"""Gauges of queues, headroom and reservations, computed at each scrape.
 
 Rules: amounts are in plain units, not in the core's integers: CPUs, bytes, GPUs, compute slices. The gauges of a
 deleted queue disappear.
@@ -7,6 +7,7 @@ deleted queue disappear.
 
 from __future__ import annotations
 
+from dovetail.core.headroom.status import headroom_statuses
 from dovetail.core.queues.types import CPU, GPU, GPU_HOUR, GPU_MEMORY, MODEL_PREFIX
 from dovetail.core.state import State
 from dovetail.kube.translate.money import MICRO
@@ -24,6 +25,9 @@ _GAUGES = (
     metrics.QUEUE_BUDGET_USED,
     metrics.QUEUE_MONEY,
     metrics.QUEUE_MONEY_SPENT,
+    metrics.HEADROOM,
+    metrics.HEADROOM_LENT,
+    metrics.HEADROOM_RETURN_SECONDS,
 )
 
 
@@ -46,6 +50,13 @@ def measure(state: State) -> None:
         if (money := snapshot.money) is not None and state.now_ms < money.until_ms:
             metrics.QUEUE_MONEY.labels(snapshot.name).set(money.amount / MICRO)
             metrics.QUEUE_MONEY_SPENT.labels(snapshot.name).set(money.spent / MICRO)
+    for one in headroom_statuses(state) if state.headrooms.rooms else ():
+        room = one.room
+        for name, count in (("stated", room.stated), ("due", room.due), ("kept", len(room.places))):
+            metrics.HEADROOM.labels(room.queue, room.key, name).set(count)
+        metrics.HEADROOM_LENT.labels(room.queue, room.key).set(one.lent_milli * _MILLI)
+        for name, longest_ms in (("promised", room.within_ms), ("now", one.back_ms)):
+            metrics.HEADROOM_RETURN_SECONDS.labels(room.queue, room.key, name).set(longest_ms * _MILLI)
     made_ms = [reservation.made_ms for reservation in state.reservations]
     metrics.RESERVATIONS.set(len(made_ms))
     metrics.RESERVED_WAIT_SECONDS.set((state.now_ms - min(made_ms, default=state.now_ms)) / 1_000)

@@ -8,11 +8,12 @@ before. Credit is the decayed fair share by weight alone, less the decayed usage
 
 from __future__ import annotations
 
+from dovetail.core.headroom.status import HeadroomStatus, headroom_statuses
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DAY_MS, GPU_HOUR
 from dovetail.core.state import State
 from dovetail.views.jobs import name_of, waiting_jobs
-from dovetail.views.queue_types import QueueShare, UserShare
+from dovetail.views.queue_types import QueueHeadroom, QueueShare, UserShare
 from dovetail.views.queues import heads, inside, queue_named
 
 WINDOWS = (1, 7, 30)
@@ -26,10 +27,18 @@ def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
     top = len(state.shares.tree.path(queue)) - 1 if queue else 0
     first, waiting = heads(state), [job.queue for job in waiting_jobs(state)]
     counts = {one.name: sum(inside(state, queue, one.name) for queue in waiting) for one in queue_snapshots}
-    return tuple(_share(state, one, top, first.get(one.name, ""), counts[one.name]) for one in queue_snapshots)
+    kept = headroom_statuses(state) if state.headrooms.rooms else ()
+    return tuple(
+        _share(
+            state, one, top, first.get(one.name, ""), counts[one.name], [h for h in kept if h.room.queue == one.name]
+        )
+        for one in queue_snapshots
+    )
 
 
-def _share(state: State, one: QueueSnapshot, top: int, first: str, waiting: int) -> QueueShare:
+def _share(
+    state: State, one: QueueSnapshot, top: int, first: str, waiting: int, headroom: list[HeadroomStatus]
+) -> QueueShare:
     record, today = state.shares.tree.queues[one.name], one.as_of_ms // DAY_MS
     in_1d, in_7d, in_30d = (
         hours(sum(used for day, used in one.days if today - window < day <= today)) for window in WINDOWS
@@ -43,8 +52,15 @@ def _share(state: State, one: QueueSnapshot, top: int, first: str, waiting: int)
         hours(one.used), one.share_ppm, record.weight, one.weight_ppm, hours(one.credit),
         name_of(state, first) if first else "",
         tuple(UserShare(user, hours(used), used * 1_000_000 // total if total else 0) for user, used in users),
-        problem, *(one.next_guarantee or (0, ())),
+        problem, *(one.next_guarantee or (0, ())), headroom=tuple(map(_headroom, headroom)),
     )  # fmt: skip
+
+
+def _headroom(one: HeadroomStatus) -> QueueHeadroom:
+    room = one.room
+    return QueueHeadroom(
+        room.key, room.stated, room.due, len(room.places), room.within_ms, one.back_ms, one.lent_milli, room.lack
+    )
 
 
 def hours(milli_ms: int) -> float:

@@ -18,12 +18,42 @@ class UserShare(Struct, frozen=True):
     part_ppm: int
 
 
+class QueueHeadroom(Struct, frozen=True):
+    """The headroom of a `workload` of a queue: how many instances it states, how many of these the guarantees cover
+    (`due`), and for how many there is room (`kept`). It is promised within `promised_ms`; others use `lent_milli`
+    thousandths of GPUs of it and would return the last of it after `returned_ms` (0: nobody uses it). `lack` is why
+    none can be kept, "" where that is not so."""
+
+    workload: str
+    stated: int
+    due: int
+    kept: int
+    promised_ms: int
+    returned_ms: int
+    lent_milli: int
+    lack: str
+
+    def __str__(self) -> str:
+        kept = (
+            f"room for {self.kept} of {self.stated} instances of {self.workload}, within {self.promised_ms / 1000:g} s"
+        )
+        if self.lack:
+            return f"{kept}: {self.lack}"
+        if self.due < self.stated:
+            kept += f"; the guarantee covers {self.due}"
+        if not self.returned_ms:
+            return kept
+        lent = f"others use {self.lent_milli / 1000:g} GPUs of it"
+        return f"{kept}; {lent}, and return them within {self.returned_ms / 1000:g} s"
+
+
 class QueueShare(Struct, frozen=True):
     """The status of a queue. `depth` is 0 at the top. Amounts are by class, as in `core.queues.types`; `due` is the
     fair share. `charged_milli` is what the queue is charged now, in milli-GPU. GPU-hours of days are not decayed,
     `gpu_hours` are. `usage_ppm` is the latter as a part of the cluster, `weight_ppm` the part of its weight among its
     siblings. `head` is its first job in queue order, "" if none waits. `problem` is why the queue cannot be used as
-    written. `changes_ms` is when its calendar changes its guarantee next, to `next_guarantee`; 0 for no change."""
+    written. `changes_ms` is when its calendar changes its guarantee next, to `next_guarantee`; 0 for no change.
+    `headroom` is that of its own workloads."""
 
     queue: str
     depth: int
@@ -49,6 +79,7 @@ class QueueShare(Struct, frozen=True):
     problem: str
     changes_ms: int = 0
     next_guarantee: Amounts = ()
+    headroom: tuple[QueueHeadroom, ...] = ()
 
 
 class WaitingWorkload(Struct, frozen=True):

@@ -124,7 +124,8 @@ def _share(answer: QueueShare, redaction: Redaction) -> QueueShare:
     if others:
         hours, ppm = sum(one.gpu_hours for one in others), sum(one.part_ppm for one in others)
         own.append(UserShare(ELSEWHERE, round(hours, 3), ppm))
-    return replace(answer, users=tuple(own))
+    headroom = tuple([one for one in answer.headroom if not redaction.hides(one.workload)])
+    return replace(answer, users=tuple(own), headroom=headroom)
 
 
 def _summed(holders: Iterable[DeviceHolder], redaction: Redaction) -> Iterable[DeviceHolder]:

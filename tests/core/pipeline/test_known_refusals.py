@@ -98,6 +98,8 @@ OTHERS: dict[str, list[object]] = {
     "preempts": [False],
     "grace_ms": [0],
     "movable": [True],
+    "headroom": [1, 2],
+    "headroom_within_ms": [5000, 40_000],
     "made_for": ["Job/other"],
 }
 """By field of a pod, or of its work, what jobs have that differ from the others."""

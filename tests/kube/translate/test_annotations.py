@@ -54,6 +54,9 @@ def annotated(**values: str) -> WorkloadOptions:
         ("max-runtime", "1h30m", "max_runtime_ms", 90 * 60_000),
         ("checkpoint-interval", "3600s", "checkpoint_interval_ms", 3_600_000),
         ("startup-time", "1m30s", "startup_ms", 90_000),
+        ("headroom", "2", "headroom", 2),
+        ("headroom", "64", "headroom", 64),
+        ("headroom-return", "2s", "headroom_return_ms", 2000),
         ("last-checkpoint", "2026-01-01T01:00:00+01:00", "last_checkpoint_ms", 1767225600000),
         ("preemptible", "false", "preemptible", False),
         ("movable", "true", "movable", True),
@@ -121,6 +124,12 @@ def test_the_queue_is_a_label() -> None:
         ("max-runtime", "٣h", "1h30m"),
         ("checkpoint-interval", "half an hour", "1h30m"),
         ("startup-time", "0m", "2m"),
+        ("headroom", "0", "2"),
+        ("headroom", "65", "64"),
+        ("headroom", "6/hour", "2"),
+        ("headroom", "-1/h", "1"),
+        ("headroom", "1.5", "1"),
+        ("headroom-return", "0s", "2s"),
         ("last-checkpoint", "2026-01-01T12:00:00", "2026-01-31T12:00:00Z"),
         ("last-checkpoint", "yesterday", "2026-01-31T12:00:00Z"),
         ("preemptible", "True", "true"),
@@ -133,6 +142,28 @@ def test_a_bad_value_names_the_field_the_rule_and_the_nearest_valid_value(key: s
     (problem,) = options.problems
     assert (problem.field, problem.value) == (f"metadata.annotations[dovetail.dev/{key}]", value)
     assert problem.rule == f"{TABLE[key].rule}; nearest valid value: {nearest}"
+
+
+@pytest.mark.parametrize(
+    ("rate", "startup", "instances"), [("12/h", "8m", 2), ("1/m", "5m", 5), ("24/d", "1h", 1), ("1/d", "1s", 1)]
+)
+def test_headroom_by_a_rate_is_what_is_added_while_one_starts(rate: str, startup: str, instances: int) -> None:
+    options = annotated(headroom=rate, startup_time=startup)
+    assert (options.headroom, options.headroom_return_ms, options.problems) == (instances, 60_000, ())
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        ({}, "is a rate, which needs dovetail.dev/startup-time beside it; without that state a number of instances"),
+        ({"startup_time": "6h"}, "is 360 instances in the start-up time; the limit is 64"),
+    ],
+)
+def test_headroom_by_a_rate_that_is_no_number_of_instances(more: dict[str, str], rule: str) -> None:
+    options = annotated(headroom="1/m", **more)
+    (problem,) = options.problems
+    assert (problem.field, problem.value) == ("metadata.annotations[dovetail.dev/headroom]", "1/m")
+    assert (problem.rule, options.headroom) == (rule, 0)
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:

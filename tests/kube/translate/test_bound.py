@@ -91,6 +91,7 @@ PATCHES: dict[str, dict[str, Any]] = {
     "all of the card": {"annotations": {FRACTION: None}},
     "runs for ever": {"annotations": {RUNTIME: "1000d"}},
     "nothing saved": {"annotations": {"dovetail.dev/checkpoint-interval": None}},
+    "more headroom": {"annotations": {"dovetail.dev/headroom": "64", "dovetail.dev/headroom-return": "9d"}},
     "slow start": {"annotations": {"dovetail.dev/startup-time": "9d"}},
     "nvlink": {"annotations": {NVLINK: "required"}},
     "into a gang": {"annotations": {"dovetail.dev/gang": "g", "dovetail.dev/gang-min": "8"}},
@@ -100,7 +101,7 @@ PATCHES: dict[str, dict[str, Any]] = {
 }
 STATED = {
     PREEMPTIBLE: "true", FRACTION: "0.9", RUNTIME: "1h", "dovetail.dev/checkpoint-interval": "10m",
-    "dovetail.dev/startup-time": "1m", "dovetail.dev/movable": "true",
+    "dovetail.dev/startup-time": "1m", "dovetail.dev/movable": "true", "dovetail.dev/headroom": "1",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import startable
 
-_REMEMBERED = NO_ROOM | LIMITS
+_REMEMBERED = NO_ROOM | LIMITS | {Reason.HEADROOM}
 """Reasons that all workloads of a signature have, however long they run."""
 _UNTIL_TOUCHED = {Reason.HELD, Reason.QUEUE_STOPPED, Reason.QUEUE_BUDGET}
 """Reasons that last until the workload or its queue changes, whatever happens in the cluster."""

@@ -81,6 +81,9 @@ def passed_over(state: State, workload: str, decisions: list[Decision]) -> bool:
     """Whether the workload is refused as others of its signature are, or waits for a step that has time for its
     search; a Hold is added to the decisions where the refusal is new."""
     known = state.equivalence.of(workload)
+    if known is not None and (first := state.workloads.first(workload)) and state.headrooms.of(first) is not None:
+        # Each takes other room of its headroom.
+        return False
     if known is None or workload in state.reservations.by_workload or workload in state.requests.by_workload:
         return False
     refusal = _refusal(state, known) or _reserved(state, workload, known)

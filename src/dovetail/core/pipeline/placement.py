@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Decision
+from dovetail.core.headroom import rooms
 from dovetail.core.model import Pod
 from dovetail.core.pipeline import pre_enqueue, spreading
 from dovetail.core.pipeline.binding import binds_of
@@ -31,7 +32,9 @@ from dovetail.core.workloads.index import complete, startable
 
 NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
 LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
-_TOO_MUCH = {*LIMITS, Reason.RESERVED}
+_TOO_MUCH = {*LIMITS, Reason.RESERVED, Reason.HEADROOM}
+_OF_ALL = {*NO_ROOM, Reason.HEADROOM}
+"""Reasons that are those of all workloads that want the same."""
 
 
 Outcome = tuple[list[Decision], Refusal | None]
@@ -95,7 +98,7 @@ class PlacementPhase:
             wanted = wanted_by(self._state, self._queue, group, self._workload)
             binds, refusal = self._beside_reserved(group, wanted)
         self.took_least |= group is not whole and bool(binds)
-        if not binds and wanted is not None and refusal is not None and refusal.reason in NO_ROOM:
+        if not binds and wanted is not None and refusal is not None and refusal.reason in _OF_ALL:
             self._cache.no_room[wanted] = refusal
         return binds, refusal
 
@@ -167,12 +170,20 @@ class PlacementPhase:
         """Place the group inside the scope, away from GPU models of which its queue may have no more."""
         if self._limited:
             scope = pre_enqueue.within_models(self._state, self._queue, self._state.shares.wanted(fewest(group)), scope)
-        return self._search(group, scope, evicting, waiting)
+        kept = rooms.respected(self._state, group.all_pods(), self._queue)
+        if kept:
+            away = np.array(sorted(self._state.headrooms.slots(kept)), dtype=np.int64)
+            beside = np.setdiff1d(np.arange(self._state.cluster.nodes.used) if scope is None else scope, away)
+            binds, refusal = self._search(group, beside, evicting, waiting)
+            if binds:
+                return binds, refusal
+        return self._search(group, scope, evicting, waiting, kept)
 
     def _search(
-        self, group: Group, scope: Scope | None, evicting: Sequence[Reservation], waiting: Sequence[Reservation]
-    ) -> Outcome:
-        """Binds, and why there are none or not for all."""
+        self, group: Group, scope: Scope | None, evicting: Sequence[Reservation], waiting: Sequence[Reservation],
+        headroom: Sequence[str] = (),
+    ) -> Outcome:  # fmt: skip
+        """Binds, and why there are none or not for all. The `headroom` of these workloads stays."""
         state, pods = self._state, group.all_pods()
         placed: list[Placement] = []
         with state.cluster.trial() as trial:
@@ -187,15 +198,20 @@ class PlacementPhase:
                 over = self._over(placed)
                 if over is not None:
                     return [], over
-                slots = {one.slot for one in placed} if evicting else set[int]()
+                slots = {one.slot for one in placed} if evicting or headroom else set[int]()
                 if evicting and not nominated_room.left(state, slots, evicting):
                     self._crowded = {slot for one in evicting for slot in one.slots.tolist()} & slots
                     return [], _reserved(state, evicting[0])
+                moved = rooms.left(state, frozenset(slots), headroom) if headroom else None
+                if headroom and moved is None:
+                    return [], rooms.refusal(state, headroom, pods)
                 kept = state.planner.kept(waiting, state.workloads.groups)
                 if kept is None:
                     return [], _reserved(state, waiting[0])
                 binds = binds_of(state, self._workload, self._members, placed)
                 trial.keep()
+                if moved is not None:
+                    state.headrooms.rooms = moved
                 for one in kept:
                     state.reservations.put(one)
         if not pods:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.decisions import Decision, Evict, Unnominate
+from dovetail.core.headroom import rooms, scale_up
 from dovetail.core.model import Pod
 from dovetail.core.pipeline.known_refusals import may_preempt
 from dovetail.core.pipeline.pre_enqueue import within_models
@@ -32,7 +33,7 @@ from dovetail.core.workloads.index import LONE, startable
 
 _NOBODY_WAITS = "the pods that room was made for do not wait for it any more"
 _IN_PIECES = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT}
-_ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
+_ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED, Reason.HEADROOM}
 
 
 class PostFilter:
@@ -122,6 +123,10 @@ class PostFilter:
 
     def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         state = self._state
+        if refusal.reason is not Reason.QUEUE_LIMIT and state.policy.preempt:
+            made = self._take_headroom(group, refusal)
+            if made is not None:
+                return made
         # Parts of a workload are searched for one by one.
         key = kind or (self._workload, next(iter(group.all_pods())).uid)
         if not state.policy.preempt or key in state.equivalence.sought:
@@ -139,13 +144,16 @@ class PostFilter:
         moves: MovePlan | str = ""
         if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
             own = state.reservations.by_workload.get(self._workload)
-            moves = consolidation.find(state, self._workload, group, self._away_from(others, wanted), ending, own)
+            away = state.headrooms.slots(rooms.respected(state, group.all_pods(), self._queue))
+            scope = _without(state, self._away_from(others, wanted), np.array(sorted(away), dtype=np.int64))
+            moves = consolidation.find(state, self._workload, group, scope, ending, own)
             if isinstance(moves, MovePlan):
                 return self._moved(moves, refusal)
         find = within_limit.find if limited else search.find
-        with nominated_room.ahead(state, others):
+        kept = rooms.respected(state, group.all_pods(), self._queue)
+        with nominated_room.ahead(state, others), rooms.occupied(state, kept) as lent:
             scope = self._away_from([one for one in others if not one.evicts], wanted)
-            found = find(state, self._workload, group, scope, ending)
+            found = find(state, self._workload, group, _without(state, scope, lent), ending)
         if isinstance(found, search.PreemptionPlan):
             evict = self._evicted(found)
             if (own := self._made(evict, others)) is not None:
@@ -155,6 +163,29 @@ class PostFilter:
         ripe_ms = max(found.ripe_ms, state.now_ms + state.policy.tell_again_ms) if found.ripe_ms else 0
         state.equivalence.search_failed(key, why, state.now_ms, ripe_ms)
         return [], replace(refusal, reclaim=why)
+
+    def _take_headroom(self, group: Group, refusal: Refusal) -> tuple[list[Decision], Refusal] | None:
+        """Have those go that run in the headroom of the workload; None where that makes no room for it."""
+        state = self._state
+        pods = group.all_pods()
+        if not pods or state.headrooms.of(pods[0]) is None or not all(pod.work.preempts for pod in pods):
+            return None
+        others = state.reservations.others(self._workload)
+        # What runs now decides whose eviction failed lately, so not inside of the trial.
+        kept, ending = rooms.respected(state, pods, self._queue), state.reservations.excluded(others)
+        with nominated_room.ahead(state, others):
+            found = scale_up.find(state, self._workload, group, ending, kept)
+        if found is None:
+            return None
+        names = state.cluster.nodes.names
+        evict = Evict(
+            self._gang, found.uids, found.cause, tuple([(uid, names[slot]) for uid, slot in found.nominations]),
+            found.lost_milli_ms,
+            f"queue {self._queue!r} needs its headroom: {state.workloads.name_of(self._workload)} is to start here",
+            state.steps,
+        )  # fmt: skip
+        own = self._made(evict, others)
+        return self._make(evict, own, refusal) if own is not None else None
 
     def _away_from(self, others: Sequence[Reservation], wanted: Mapping[str, int]) -> Scope | None:
         """The nodes that none of these holds and that stay in use, of models that the queue may have."""
@@ -256,7 +287,8 @@ class PostFilter:
                     # It is new, and may be before workloads that were refused: all are tried in their order.
                     state.cluster.changes.announce(ClusterChange.RESERVATION)
                 return refusal
-            plan = state.planner.plan(group, staying)
+            with rooms.occupied(state, rooms.respected(state, group.all_pods(), self._queue)) as lent:
+                plan = state.planner.plan(group, staying, lent)
             if plan is None or plan.expected.sure is Sure.UNKNOWN:
                 # It is still before the others, whose plans would be worked out for nothing.
                 precedences.bar(shapes)
@@ -274,6 +306,13 @@ class PostFilter:
             )  # fmt: skip
             reservations.put(own)
         return replace(refusal, expected=own.expected)
+
+
+def _without(state: State, scope: Scope | None, slots: Scope) -> Scope | None:
+    """The scope (None: anywhere) without these slots."""
+    if not slots.size:
+        return scope
+    return np.setdiff1d(np.arange(state.cluster.nodes.used) if scope is None else scope, slots)
 
 
 def _pods(count: int) -> str:

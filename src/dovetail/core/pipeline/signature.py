@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from dovetail.core.headroom import rooms
 from dovetail.core.model import Pod
 from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.equivalence import Signature
@@ -20,6 +21,10 @@ def wanted_by(state: State, queue: str, group: Group, workload: str = "") -> Has
     """What the group wants in this queue; None where its pods differ beyond their shapes. `workload` is the one that it
     is, "" for none: of a replica that is spread, where it would go depends on the others of its object."""
     wanted, gang = _wanted(state, queue, group), state.workloads.gangs.get(workload)
+    if wanted is not None and state.headrooms.rooms and (pods := group.all_pods()):
+        # Whose headroom it may not take, and which is its own.
+        own = state.headrooms.of(pods[0])
+        wanted = wanted, rooms.respected(state, pods, queue), own.key if own is not None else ""
     if wanted is None or gang is None or not gang.spread:
         return wanted
     return wanted, gang.spread, gang.namespace, state.workloads.made_for(workload)
@@ -58,8 +63,8 @@ def signature_of(
     state: State, workload: str, queue: str, group: Group, wanted: Hashable | None, kinds: Sequence[Pod]
 ) -> Signature | None:
     """The signature of the workload, of which this group with `wanted` is tried and `kinds` are its different pods;
-    None where it has none, or where room is held for it: then others are refused for its sake, and it is not."""
-    if wanted is None or workload in state.reservations.by_workload:
+    None where it has none, or where room is held or kept for it: then others are refused for that, and it is not."""
+    if wanted is None or workload in state.reservations.by_workload or state.headrooms.of(kinds[0]) is not None:
         return None
     preempts = all(pod.work.preempts for pod in kinds)
     work = next(iter(fewest(group)), group.pods[0]).work if state.policy.moves_per_hour else None

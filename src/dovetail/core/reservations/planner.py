@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.headroom.table import HEADROOM_PREFIX
 from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, least, shapes_of
 from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.reasons import Expected, Sure
@@ -55,11 +56,14 @@ class ReservationPlanner:
         """Forget which pods ran when the last step began."""
         self._ended.clear()
 
-    def plan(self, group: Group, others: Iterable[Reservation]) -> ReservationPlan | None:
+    def plan(self, group: Group, others: Iterable[Reservation], away: Slots | None = None) -> ReservationPlan | None:
         """Where and from when on the group fits beside the reservations of others; None where it would not fit either
-        if all running pods were gone, or where the search was stopped. Nothing is changed."""
+        if all running pods were gone, or where the search was stopped. Nothing is changed. The slots `away` are left
+        out, and what instances to come have in the running trial stays."""
         cluster, scope, needed = self._cluster, self._reservations.beside(others, later=True), least(group)
-        ends = [placement for _, placement in self._ends.on(scope)]
+        if away is not None and away.size:
+            scope = np.setdiff1d(scope, away)
+        ends = [one for _, one in self._ends.on(scope) if not one.pod.uid.startswith(HEADROOM_PREFIX)]
         with cluster.trial():
             marks, few, count = [cluster.mark()], -1, 0
             while (slots := self._fits(needed, scope)) is None:

@@ -110,7 +110,7 @@ class Declared(Struct, frozen=True):
 
 _PASSED_ON = (
     "queue", "user", "nvlink", "max_runtime_ms", "checkpoint_interval_ms", "startup_ms", "preemptible", "movable",
-    "hold",
+    "hold", "headroom", "headroom_return_ms",
 )  # fmt: skip
 """What an object declares for the pods of the objects that it makes. Levels and numbers are of its own gang."""
 

@@ -15,13 +15,15 @@ Rules
 - The keys that we write are not read here: the record of a bound pod is in `bound`. `when-idle` is for the policy about
   idle workloads (`idlepolicy`), `network-environment` for the agent; they decide nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
+- `headroom` is a number of instances, or a rate at which they are added, which counts with `startup-time`: as many as
+  are added while one starts, rounded up. `headroom-return` is how soon that room has to be free.
 - There is no clock here: the core checks whether `last-checkpoint` lies in the future.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from fractions import Fraction
 from math import ceil
@@ -70,6 +72,10 @@ WHEN_IDLE = "when-idle"
 NETWORK_ENVIRONMENT = "network-environment"
 IDLE_CHOICES = ("suspend", "scale-to-zero", "nothing")
 LEASE, FENCE = "lease", "lease-fence"
+HEADROOM, HEADROOM_RETURN, STARTUP = "headroom", "headroom-return", "startup-time"
+MOST_HEADROOM = 64
+RETURN_MS = 60_000
+"""How soon headroom has to be free where that is not stated: grace periods of 30 s and a little more."""
 LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -78,6 +84,9 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 _FENCE = re.compile(r"[1-9][0-9]{0,15}")
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
+_GROWTH = re.compile(r"([1-9][0-9]{0,5})(?:/([mhd]))?")
+_PER_DAY = {"m": 1440, "h": 24, "d": 1}
+_DAY_MS = 86_400_000
 _DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
 _MIB = 2**20
 LONGEST_TERM_MS = 720 * 3_600_000
@@ -114,7 +123,15 @@ class WorkloadOptions(Struct, frozen=True):
     network_environment: bool | None = None
     lease: str = ""
     fence: int = 0
+    headroom: int = 0
+    headroom_return_ms: int = 0
     problems: tuple[Problem, ...] = ()
+
+
+class _Growth(Struct, frozen=True):
+    """Instances that are added in a day."""
+
+    per_day: int
 
 
 class _BadValue(ValueError):
@@ -238,6 +255,18 @@ def _milli(text: str) -> int:
     return milli
 
 
+def _headroom(text: str) -> int | _Growth:
+    found = _GROWTH.fullmatch(text)
+    if found is None:
+        raise _BadValue
+    number, unit = int(found[1]), found[2]
+    if unit:
+        return _Growth(number * _PER_DAY[unit])
+    if number > MOST_HEADROOM:
+        raise _BadValue(str(MOST_HEADROOM))
+    return number
+
+
 _LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
 _LEVEL_RULE = f"must be one node label key, or one of {', '.join(LEVELS)}"
 ENDPOINT_RULE = "is read on the endpoint of a software agent alone"
@@ -260,7 +289,14 @@ TABLE: dict[str, Key] = {
     ISOLATION: Key("isolation", "must be none, memory or strong", _one_of(*ISOLATIONS), ISOLATIONS),
     "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
     "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
-    "startup-time": Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
+    HEADROOM: Key(
+        "headroom",
+        f"must be a number of instances from 1 to {MOST_HEADROOM}, or a rate of them, as 6/h",
+        _headroom,
+        ("1", "2"),
+    ),
+    HEADROOM_RETURN: Key("headroom_return_ms", DURATION_RULE, _more_than_zero_ms, ("2s", "35s", "2m")),
+    STARTUP: Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
     CHECKPOINT: Key(
         "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
     ),
@@ -321,7 +357,29 @@ def _read(labels: _Items, annotations: _Items) -> WorkloadOptions:
                         problems.append(Problem(path, shown(value), ENDPOINT_RULE))
                 except ValueError as error:
                     problems.append(Problem(path, shown(value), _rule(key, value, error)))
+    problems += _settle_headroom(options, dict(annotations))
     return replace(NOTHING, **options, problems=tuple(problems))
+
+
+def _settle_headroom(options: dict[str, Any], annotations: Mapping[str, str]) -> list[Problem]:
+    """Put a number in place of a rate, and the return where none is stated; what keeps that from being known."""
+    stated, path = options.get("headroom"), f"metadata.annotations[{PREFIX}{HEADROOM}]"
+    if stated is None:
+        return []
+    options.setdefault("headroom_return_ms", RETURN_MS)
+    if isinstance(stated, int):
+        return []
+    value = shown(annotations[PREFIX + HEADROOM])
+    options["headroom"] = 0
+    if not (startup_ms := options.get("startup_ms", 0)):
+        rule = f"is a rate, which needs {PREFIX}{STARTUP} beside it; without that state a number of instances"
+        return [Problem(path, value, rule)]
+    instances = -(-stated.per_day * startup_ms // _DAY_MS)
+    if instances > MOST_HEADROOM:
+        rule = f"is {instances} instances in the start-up time; the limit is {MOST_HEADROOM}"
+        return [Problem(path, value, rule)]
+    options["headroom"] = instances
+    return []
 
 
 _remembered: Remembered[WorkloadOptions] = Remembered(4096, _read)

@@ -43,7 +43,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     `gang_priority` its priority (None: that of its pods). `gpu_milli` or `gpu_memory_mib` is the pod's share of each
     GPU (0: all of it). `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
     the uid of the controller, `made_for` the object that names the job, as in Pod. `lease` is the name of the GPULease
-    within which it is placed, `fence` the fence of that."""
+    within which it is placed, `fence` the fence of that. `headroom` and `headroom_within_ms` are as in Work."""
 
     version: int = 0
     uid: str = ""
@@ -66,6 +66,8 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     lease: str = ""
     fence: _Count = 0
     made_for: str = ""
+    headroom: _Count = 0
+    headroom_within_ms: _Count = 0
 
     @property
     def recorded(self) -> bool:
@@ -81,7 +83,8 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
                 gpu_memory_mib=self.gpu_memory_mib, gpu_milli=self.gpu_milli, isolation=self.isolation,
                 max_runtime_ms=self.max_runtime_ms, checkpoint_interval_ms=self.checkpoint_interval_ms,
                 startup_ms=self.startup_ms, preemptible=self.preemptible, movable=self.movable,
-                lease=self.lease, fence=self.fence,
+                lease=self.lease, fence=self.fence, headroom=self.headroom,
+                headroom_return_ms=self.headroom_within_ms,
             )
         )  # fmt: skip
 
@@ -132,7 +135,7 @@ class BoundRecords:
             pod.owner.rpartition("/")[2], devices,
             request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
             work.checkpoint_interval_ms, work.startup_ms, work.movable, pod.lease.rpartition("/")[2], pod.fence,
-            pod.made_for,
+            pod.made_for, work.headroom, work.headroom_within_ms,
         )  # fmt: skip
         kept = self._kept[pod.uid] = Kept(bound, text_of(bound), node)
         return kept

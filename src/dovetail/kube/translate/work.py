@@ -61,6 +61,8 @@ def work_of(obj: Pod, options: WorkloadOptions, owner: OwnerRef | None) -> Work:
             preempts=spec.preemption_policy != "Never",
             # As in the API server, a negative value means one second.
             grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
+            headroom=options.headroom,
+            headroom_within_ms=options.headroom_return_ms,
         )
     )
 
@@ -79,6 +81,8 @@ def with_declared(own: Work, declared: WorkloadOptions, deadline_ms: int) -> Wor
             movable=own.movable if declared.movable is None else declared.movable,
             preempts=own.preempts,
             grace_ms=own.grace_ms,
+            headroom=declared.headroom or own.headroom,
+            headroom_within_ms=declared.headroom_return_ms if declared.headroom else own.headroom_within_ms,
         )
     )
 

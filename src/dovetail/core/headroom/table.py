@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headroom that there is, by workload: what its pods state, and where it lies.
+
+Rules: a statement is made by the pods of a workload, all pods that one object was made for. The newest pod that stays
+counts, so that headroom follows a rollout. Without pods there is none: how large an instance would be is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from dovetail.core.model import Pod
+
+HEADROOM_PREFIX = "headroom/"
+"""How the uids of the pods begin that an instance to come would have. No pod has such a uid."""
+
+InstanceSlots = tuple[int, ...]
+"""The slots of the pods of one instance, in the order of its pods."""
+
+
+class Headroom(Struct, frozen=True):
+    """Headroom of the workload `key`, of `queue` and `priority`: its pods state `stated` instances and a promise of
+    `within_ms`. `due` of them are covered by the guarantee of the queue, and `places` are those that there is room
+    for: the difference is lacking. `lack` is why nothing can be kept at all, "" where that is not so."""
+
+    key: str
+    queue: str
+    priority: int
+    stated: int
+    within_ms: int
+    due: int = 0
+    places: tuple[InstanceSlots, ...] = ()
+    lack: str = ""
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """All slots on which it lies."""
+        return frozenset([slot for place in self.places for slot in place])
+
+
+def headroom_key(pod: Pod) -> str:
+    """The workload that a pod states headroom for, as "namespace/KIND/NAME", or by the uid of its owner."""
+    return f"{pod.namespace}/{pod.made_for or pod.owner.rpartition('/')[2] or pod.uid}"
+
+
+class ScaleUp(Struct, frozen=True):
+    """A pod of an instance that was asked for at `asked_ms`. `promised`: there was headroom for it then."""
+
+    asked_ms: int
+    within_ms: int
+    promised: bool
+
+
+class HeadroomTable:
+    """`rooms` by workload, in their order. What is lacking is searched for again from `again_ms` on, if something has
+    `changed` since it was."""
+
+    def __init__(self) -> None:
+        self.rooms: dict[str, Headroom] = {}
+        self.again_ms = 0
+        self.changed = False
+        self.scale_ups: dict[str, ScaleUp] = {}
+        """Waiting pods of workloads with headroom, by uid. Nothing is decided by it."""
+        self._pods: dict[str, dict[str, Pod]] = {}
+        self._came: list[Pod] = []
+
+    def see(self, old: Pod | None, pod: Pod) -> None:
+        """A pod has come, or its record is another now."""
+        if old is not None and old.work.headroom:
+            self._leave(old)
+        if pod.work.headroom and pod.managed and pod.problem is None and not pod.lease:
+            self._pods.setdefault(headroom_key(pod), {})[pod.uid] = pod
+            self.changed = True
+            if old is None and not pod.node:
+                self._came.append(pod)
+
+    def note_scale_ups(self, now_ms: int) -> None:
+        """Note what was asked for since the last step: whether there is headroom for it beside what was asked for
+        before. The pods of a gang are one instance."""
+        came, self._came = self._came, []
+        for pod in came:
+            room = self.rooms.get(headroom_key(pod))
+            pods = self._pods.get(headroom_key(pod), {})
+            asking = {pods[uid].gang or uid for uid in self.scale_ups if uid in pods and not pods[uid].node}
+            before = len(asking - {pod.gang or pod.uid})
+            promised = room is not None and len(room.places) > before
+            self.scale_ups[pod.uid] = ScaleUp(now_ms, pod.work.headroom_within_ms, promised)
+
+    def forget(self, pod: Pod) -> None:
+        """A pod is gone."""
+        self.scale_ups.pop(pod.uid, None)
+        self._leave(pod)
+
+    def _leave(self, pod: Pod) -> None:
+        pods = self._pods.get(headroom_key(pod), {})
+        if pods.pop(pod.uid, None) is not None and not pods:
+            del self._pods[headroom_key(pod)]
+
+    def next_ms(self) -> int | None:
+        """When a step is due for the search."""
+        return self.again_ms if self.again_ms and self.changed else None
+
+    def __bool__(self) -> bool:
+        return bool(self._pods) or bool(self.rooms)
+
+    def models(self) -> Iterator[tuple[str, Pod]]:
+        """By workload the pod that counts, in the order of their promises: the shortest is the hardest to keep."""
+        newest = []
+        for key, pods in self._pods.items():
+            staying = [pod for pod in pods.values() if not pod.deleting]
+            if staying:
+                newest.append((key, max(staying, key=lambda pod: (pod.created_ms, pod.uid))))
+        newest.sort(key=lambda one: (one[1].work.headroom_within_ms, one[0]))
+        return iter(newest)
+
+    def of(self, pod: Pod) -> Headroom | None:
+        """The headroom that was made for a pod; None where there is no room in it."""
+        if not pod.work.headroom:
+            return None
+        room = self.rooms.get(headroom_key(pod))
+        return room if room is not None and room.places else None
+
+    def slots(self, keys: Iterable[str]) -> frozenset[int]:
+        """The slots on which the headroom of these workloads lies."""
+        return frozenset[int]().union(*[self.rooms[key].slots for key in keys])
