@@ -198,7 +198,7 @@ class PriceBook:
             )
         kind = span.instance_type or span.model
         known = self._listed_types.get(span.instance_type)
-        # Not the name of this node: what is said of many nodes is one sentence.
+        # Not the name of this node: many nodes have one sentence.
         fix = f"add a row for {kind} to a file of --prices" if kind else "name each node in a file of --prices"
         if known is not None and known.region != span.region and span.region:
             return Unpriced(f"the list price of {kind} is that of {known.region}, not of {span.region}", fix)

@@ -202,15 +202,15 @@ class HeadroomLayout:
         found: dict[str, list[InstanceSlots]] = {}
         for room, model in stated:
             old = before[room.key].places if room.key in before else ()
-            standing = found[room.key] = list[InstanceSlots]()
+            kept = found[room.key] = list[InstanceSlots]()
             for place in old:
-                if len(standing) < room.due and self._stands(room, model, place):
-                    standing.append(place)
-            thorough = thorough or len(standing) < min(len(old), room.due)
+                if len(kept) < room.due and self._stands(room, model, place):
+                    kept.append(place)
+            thorough = thorough or len(kept) < min(len(old), room.due)
         for room, model in stated:
             places = found[room.key]
-            while len(places) < room.due and (place := self._search(room, model, thorough)) is not None:
-                places.append(place)
+            while len(places) < room.due and (another := self._search(room, model, thorough)) is not None:
+                places.append(another)
         return {room.key: replace(room, places=tuple(found[room.key])) for room, _ in stated}
 
     def _stands(self, room: Headroom, model: Pod, place: InstanceSlots) -> bool:
