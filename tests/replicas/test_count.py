@@ -16,11 +16,11 @@ from dovetail.kube.api.config import load_config
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from dovetail.replicas.need import NeedTarget
 from dovetail.replicas.run import ReplicasAsked, publish
-from dovetail.replicas.workload import named
+from dovetail.replicas.workload import named, selector_of
 from tests.cli.answers import answer
 from tests.kube.reading.engines_served import engines, series
 from tests.kube.reading.test_prometheus import served
-from tests.replicas.world import cluster, deployment, node, pod
+from tests.replicas.world import cluster, deployment, node, pod, spec
 
 TWO = [pod("llama-a", "n1"), pod("llama-b", "n1")]
 
@@ -34,14 +34,14 @@ def busy(waiting: float, *pods: str) -> list[dict[str, Any]]:
     ]
 
 
-async def counted(config: Path, now: list[dict[str, Any]], *more: str) -> Result:
+async def counted(config: Path, now: list[dict[str, Any]], *more: str, name: str = "llama") -> Result:
     async with served(engines(now)) as url:
-        call = ["serve", "replicas", "llama", "--requests", "10", "--prometheus", url, "--kubeconfig", str(config)]
+        call = ["serve", "replicas", name, "--requests", "10", "--prometheus", url, "--kubeconfig", str(config)]
         return await asyncio.to_thread(CliRunner().invoke, cli, [*call, *more])
 
 
-async def count(config: Path, now: list[dict[str, Any]], *more: str) -> dict[str, Any]:
-    done = await counted(config, now, "-o", "json", *more)
+async def count(config: Path, now: list[dict[str, Any]], *more: str, name: str = "llama") -> dict[str, Any]:
+    done = await counted(config, now, "-o", "json", *more, name=name)
     assert done.exit_code == 0, done.output
     (found,) = answer(done.stdout, "ReplicaCount")
     assert isinstance(found, dict)
@@ -66,6 +66,17 @@ async def test_the_rules_of_the_pods_count(tmp_path: Path) -> None:
         assert (await count(config, busy(25)))["desired"] == 2
 
 
+def test_a_selector_by_expressions_is_asked_as_the_api_has_it() -> None:
+    chosen = deployment(1)
+    chosen["spec"]["selector"] = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["llama"]}]}
+    assert selector_of(chosen) == "app in (llama)"
+    chosen["spec"]["selector"]["matchExpressions"] = [
+        {"key": "app", "operator": "NotIn", "values": ["a", "b"]}, {"key": "x", "operator": "Exists"},
+        {"key": "y", "operator": "DoesNotExist"},
+    ]  # fmt: skip
+    assert selector_of(chosen) == "app notin (a,b),x,!y"
+
+
 async def test_fewer_are_needed_and_nothing_is_asked(tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
     async with cluster(tmp_path, deployment(2), [node("n1", 8), *TWO], asked) as config:
@@ -80,6 +91,29 @@ async def test_while_replicas_wait_no_more_are_asked_for(tmp_path: Path) -> None
         found = await count(config, busy(25))
     assert (found["waiting"], found["needed"], found["desired"], asked) == (1, 6, 3, [])
     assert found["because"].endswith("no more now: 1 wait for room")
+
+
+LEADERS = {"leaderworkerset.sigs.k8s.io/name": "llama", "leaderworkerset.sigs.k8s.io/worker-index": "0"}
+
+
+async def test_of_a_leader_worker_set_whole_groups_are_placed(tmp_path: Path) -> None:
+    groups = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {"name": "llama", "namespace": "serving", "uid": "l"},
+        "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": spec()}}},
+        "status": {"hpaPodSelector": ",".join(f"{name}={value}" for name, value in LEADERS.items())},
+    }  # fmt: skip
+    worker = {"leaderworkerset.sigs.k8s.io/name": "llama", "leaderworkerset.sigs.k8s.io/worker-index": "1"}
+    group = [pod("llama-0", "n1", **LEADERS), pod("llama-0-1", "n1", **worker)]
+    asked: list[dict[str, Any]] = []
+    # Three more pods fit, and so one more group of two.
+    objects = [node("n1", 8), node("n2", 12), *group]
+    async with cluster(tmp_path, groups, objects, asked) as config:
+        found = await count(config, busy(35, "llama-0"), name="leaderworkerset/llama")
+    assert (found["workload_kind"], found["current"], found["waiting"]) == ("LeaderWorkerSet", 1, 0)
+    assert (found["needed"], found["desired"]) == (4, 2)
+    pods = [one for one in asked[0]["change"]["objects"] if one["kind"] == "Pod"]
+    assert len(pods) == 6 and {one["spec"]["priority"] for one in pods} == {0}
 
 
 async def test_pods_that_end_are_no_replicas(tmp_path: Path) -> None:

@@ -62,7 +62,10 @@ async def cluster(
     answers = answers_of(file, NOW_MS)
 
     async def answer(request: web.Request) -> web.Response:
-        if request.path == "/apis/apps/v1/namespaces/serving/deployments/llama":
+        if request.path in (
+            "/apis/apps/v1/namespaces/serving/deployments/llama",
+            "/apis/leaderworkerset.x-k8s.io/v1/namespaces/serving/leaderworkersets/llama",
+        ):
             return web.json_response(workload)
         if request.path == "/api/v1/namespaces/serving/pods":
             wanted = dict(one.split("=") for one in request.query["labelSelector"].split(","))

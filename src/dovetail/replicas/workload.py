@@ -80,7 +80,7 @@ async def read_workload(client: Client, resource: Resource, namespace: str, name
         manifest = await client.request("GET", resource.path(namespace, name), decode=dict[str, Any])
     except ApiError as error:
         raise WorkloadError(f"{resource.kind} {namespace}/{name} cannot be read: {error}") from error
-    replicas, selector = _mapping(manifest.get("spec")).get("replicas", 1), _selector(manifest)
+    replicas, selector = _mapping(manifest.get("spec")).get("replicas", 1), selector_of(manifest)
     if not selector or not isinstance(replicas, int):
         raise WorkloadError(f"{resource.kind} {namespace}/{name} has no selector: which pods are its is not known")
     found = await list_all(client, PODS.inside(namespace), Pod, params={"labelSelector": selector})
@@ -95,7 +95,7 @@ async def read_workload(client: Client, resource: Resource, namespace: str, name
     return ServedWorkload(resource, namespace, name, manifest, replicas, running, waiting, priority)
 
 
-def _selector(manifest: dict[str, Any]) -> str:
+def selector_of(manifest: dict[str, Any]) -> str:
     """The selector of one pod of each replica, as a query of the API has it."""
     status, written = _mapping(manifest.get("status")), _mapping(_mapping(manifest.get("spec")).get("selector"))
     parts = [f"{key}={value}" for key, value in _mapping(written.get("matchLabels")).items()]
