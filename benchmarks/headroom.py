@@ -16,9 +16,10 @@ Contestants
   headroom with a return within 2 s.
 - `reclaim`: Dovetail's core with the same guarantee, without headroom.
 - `kai`: the rules of KAI Scheduler as it documents them: a cycle each second; queues with a quota; training is over its
-  quota, the model within its own, so it reclaims: victims are jobs of the queue over quota, the newest first, until the
-  replica fits; none is protected (reclaimMinRuntime is 0 by default), and the replica is bound in a cycle after they
-  have ended. Sources: docs/fairness, docs/time-based-fairshare and docs/queues of kai-scheduler/KAI-Scheduler.
+  quota, the model within its own, so it reclaims: victims are jobs of the queue over quota until the replica fits; none
+  is protected (reclaim-min-runtime is 0 by default), and the replica is bound in a cycle after they have ended.
+  Sources: docs/fairness/README.md and docs/developer/designs/min-runtime/README.md of NVIDIA/KAI-Scheduler. That the
+  newest are taken first, and a cycle of 1 s, are assumptions.
 - `priority`: a Deployment with a PriorityClass above that of the jobs, by kube-scheduler's preemption: of the nodes
   where the replica fits without the jobs, and as few of them as possible, oldest kept first, the one with the fewest
   victims. Source: "Pod Priority and Preemption" of Kubernetes' documentation.
