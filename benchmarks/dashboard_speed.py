@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aiohttp import ClientSession
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import CDPSession, Page, async_playwright, expect
 
 from dovetail.dashboard.assets import FOLDER, read_assets
 from dovetail.playground import Playground
@@ -84,10 +84,8 @@ async def shown(page: Page, url: str) -> float:
     return time.monotonic() - began_s
 
 
-async def cpu_of_page(page: Page) -> dict[str, float]:
-    """Seconds of the main thread of the page since it began: all, scripts, layout and style."""
-    session = await page.context.new_cdp_session(page)
-    await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+async def cpu_of_page(session: CDPSession) -> dict[str, float]:
+    """Seconds of the main thread of the page: all, scripts, layout and style."""
     found = {one["name"]: one["value"] for one in (await session.send("Performance.getMetrics"))["metrics"]}
     return {name: found[f"{name}Duration"] for name in ("Task", "Script", "Layout", "RecalcStyle")}
 
@@ -168,22 +166,23 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             found: dict[str, Any] = {"nodes": options.nodes, "read_s": time.monotonic() - began_s}
             browser = await playwright.chromium.launch(executable_path=str(build(print)), args=["--no-sandbox"])
             first = await browser.new_page(viewport={"width": 1500, "height": 900})
+            session = await first.context.new_cdp_session(first)
+            await session.send("Performance.enable", {"timeDomain": "threadTicks"})
             before_s = cpu_s(serving.pid)
             found["first_page_s"] = await shown(first, url)
             found["first_server_cpu_s"] = cpu_s(serving.pid) - before_s
-            found["first_page_cpu_s"] = await cpu_of_page(first)
+            found["first_page_cpu_s"] = await cpu_of_page(session)
             found["again_s"] = statistics.median([await shown(first, url) for _ in range(3)])
             await first.wait_for_timeout(3000)
-            cpu_before, server_before_s = await cpu_of_page(first), cpu_s(serving.pid)
+            cpu_before, server_before_s = await cpu_of_page(session), cpu_s(serving.pid)
             found["change_s"] = statistics.median(
                 [await changed(first, server, f"new-{number}") for number in range(3)]
             )
-            cpu_after = await cpu_of_page(first)
+            cpu_after = await cpu_of_page(session)
             found["change_page_cpu_s"] = {name: (cpu_after[name] - cpu_before[name]) / 3 for name in cpu_after}
             found["change_server_cpu_s"] = (cpu_s(serving.pid) - server_before_s) / 3
             frames = sorted(await first.evaluate(_FRAMES))
             found["frame_ms"] = {"median": frames[len(frames) // 2], "p95": frames[int(len(frames) * 0.95)]}
-            session = await first.context.new_cdp_session(first)
             await session.send("HeapProfiler.collectGarbage")
             found["heap_mib"] = (await session.send("Runtime.getHeapUsage"))["usedSize"] / (1 << 20)
             for name in ("queue", "jobs"):
