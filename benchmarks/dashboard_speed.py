@@ -6,8 +6,9 @@
 The API server in memory, `dovetail dashboard` and Chromium are processes of their own. Five pods on each node hold five
 to eight of its GPUs; no scheduler runs, so those that wait stay. Times are on the clock: from the navigation to the
 grid (for the first time, and again), from the reply to a new pod to the change on the page (one each three seconds, the
-median), and between frames while the grid is scrolled. `server` is the CPU of the dashboard with one viewer and with
-many while the cluster changes each second, as a part of one core.
+median), and between frames while the grid is scrolled. Beside them is the CPU time of the server and of the main thread
+of the page. `server` is the CPU of the dashboard with one viewer and with many while the cluster changes each second,
+as a part of one core.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aiohttp import ClientSession
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import CDPSession, Page, async_playwright, expect
 
 from dovetail.dashboard.assets import FOLDER, read_assets
 from dovetail.playground import Playground
@@ -81,6 +82,12 @@ async def shown(page: Page, url: str) -> float:
     await page.goto(url)
     await page.wait_for_selector("a.node", timeout=MOST_MS)
     return time.monotonic() - began_s
+
+
+async def cpu_of_page(session: CDPSession) -> dict[str, float]:
+    """Seconds of the main thread of the page: all, scripts, layout and style."""
+    found = {one["name"]: one["value"] for one in (await session.send("Performance.getMetrics"))["metrics"]}
+    return {name: found[f"{name}Duration"] for name in ("Task", "Script", "Layout", "RecalcStyle")}
 
 
 async def changed(page: Page, server: ClientSession, name: str) -> float:
@@ -159,14 +166,23 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             found: dict[str, Any] = {"nodes": options.nodes, "read_s": time.monotonic() - began_s}
             browser = await playwright.chromium.launch(executable_path=str(build(print)), args=["--no-sandbox"])
             first = await browser.new_page(viewport={"width": 1500, "height": 900})
+            session = await first.context.new_cdp_session(first)
+            await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+            before_s = cpu_s(serving.pid)
             found["first_page_s"] = await shown(first, url)
+            found["first_server_cpu_s"] = cpu_s(serving.pid) - before_s
+            found["first_page_cpu_s"] = await cpu_of_page(session)
             found["again_s"] = statistics.median([await shown(first, url) for _ in range(3)])
+            await first.wait_for_timeout(3000)
+            cpu_before, server_before_s = await cpu_of_page(session), cpu_s(serving.pid)
             found["change_s"] = statistics.median(
                 [await changed(first, server, f"new-{number}") for number in range(3)]
             )
+            cpu_after = await cpu_of_page(session)
+            found["change_page_cpu_s"] = {name: (cpu_after[name] - cpu_before[name]) / 3 for name in cpu_after}
+            found["change_server_cpu_s"] = (cpu_s(serving.pid) - server_before_s) / 3
             frames = sorted(await first.evaluate(_FRAMES))
             found["frame_ms"] = {"median": frames[len(frames) // 2], "p95": frames[int(len(frames) * 0.95)]}
-            session = await first.context.new_cdp_session(first)
             await session.send("HeapProfiler.collectGarbage")
             found["heap_mib"] = (await session.send("Runtime.getHeapUsage"))["usedSize"] / (1 << 20)
             for name in ("queue", "jobs"):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from dovetail.dashboard import board as boards
+from dovetail.dashboard import pages
 from dovetail.dashboard.board import Pace, PageBoard, TooManyPages, Topic, Viewer
 from dovetail.dashboard.page_types import FleetPage
 from dovetail.dashboard.sheets import Sheet
@@ -196,14 +197,18 @@ class SlowSource(FakeSource):
 def _fleet(sheet: Sheet) -> tuple[list[int], int, bool]:
     """The GPUs in use by node, the most that fit in one pod, and whether that is of now."""
     assert isinstance(sheet.page, FleetPage)
-    return [one.used for one in sheet.page.nodes], sheet.page.capacity[0].largest, sheet.page.fits_now
+    largest = sheet.page.capacity[0].largest if sheet.page.capacity else 0
+    return [one.used for one in sheet.page.nodes], largest, sheet.page.fits_now
 
 
 async def test_what_takes_long_comes_after_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "SELDOM_PART", 0.5)
+    monkeypatch.setattr(pages, "MANY_NODES", 0)
     source = SlowSource(node("a"))
     async with running(source) as board:
         stream = Stream(board, FLEET)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        assert _fleet(await board.sheet(FLEET, soon=True)) == ([0], 0, False), "the first page is without it"
         await stream.until(lambda news: "fleet" in news["changed"])
         assert _fleet(await board.sheet(FLEET)) == ([0], 8, True)
         source.put(node("a"), pod("p", 3, on="a"))
@@ -214,6 +219,9 @@ async def test_what_takes_long_comes_after_the_page(monkeypatch: pytest.MonkeyPa
         await stream.events.aclose()
     source.put(node("a"))
     assert _fleet(await board.sheet(FLEET)) == ([0], 8, True), "what is read once has no old part"
+    board = PageBoard(source, (), lambda: NOW_MS)
+    assert _fleet(await board.sheet(FLEET, soon=True)) == ([0], 0, False)
+    assert _fleet(await board.sheet(FLEET)) == ([0], 8, True)
 
 
 def test_after_a_pause_changes_are_shown_at_once_and_many_take_a_part_of_a_core() -> None:

@@ -93,7 +93,7 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
         if topic is None or form not in _FORMS:
             return _failed(404, "there is no such page")
         try:
-            sheet = await board.sheet(topic)
+            sheet = await board.sheet(topic, soon="soon" in request.query_params)
         except SourceAway as error:
             return _failed(503, str(error))
         except TooManyPages as error:

@@ -10,6 +10,7 @@ Rules
 - An answer that takes longer than QUICK_S, and that a page asks for `seldom`, waits: the page is shown with the one
   that was there before, and again with the new one. It is asked for no faster than that it takes a SELDOM_PART of the
   time.
+- The first page of a viewer is without such an answer, and is made again with it.
 - A page that is not answered stays as it is; `silences` has why, and since when. The others go on.
 - MOST pages are kept: for a further one that is forgotten which was not read for longest. Pages of viewers stay; where
   there are no others none is opened.
@@ -28,6 +29,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
+from dovetail.dashboard.page_types import NotYet
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import OF_PAST, PAST_PAGES
 from dovetail.dashboard.past_sources import NoHistory
@@ -153,12 +155,14 @@ class PageBoard:
         self._version = 0
         self._viewed = {one: asyncio.Event() for one in (self.source, self.past)}
 
-    async def sheet(self, topic: Topic) -> Sheet:
-        """The page, asked for now if nobody has it open. Raises SourceAway, TooManyPages."""
+    async def sheet(self, topic: Topic, *, soon: bool = False) -> Sheet:
+        """The page, asked for now if nobody has it open; with `soon` and for the first time without what takes long.
+        Raises SourceAway, TooManyPages."""
         kept = self._opened(topic)
         if kept.sheet is None or not self._watched(topic):
             try:
-                await self._renew(topic, kept, await self._moment(self._source_of(topic), topic.namespace))
+                moment = await self._moment(self._source_of(topic), topic.namespace)
+                await self._renew(topic, kept, moment, soon=soon)
             except SourceAway:
                 if kept.sheet is None:
                     raise
@@ -224,7 +228,7 @@ class PageBoard:
             try:
                 if topic.namespace not in moments:
                     moments[topic.namespace] = await self._moment(source, topic.namespace)
-                await self._renew(topic, kept, moments[topic.namespace])
+                await self._renew(topic, kept, moments[topic.namespace], soon=True)
             except SourceAway as error:
                 why = str(error)
                 kept.retry_s = began_s + (PAST_RETRY_S if source is self.past else 0.0)
@@ -251,16 +255,17 @@ class PageBoard:
             self._answers[source, namespace, moment] = {}
         return moment
 
-    async def _renew(self, topic: Topic, kept: _Open, moment: str) -> None:
+    async def _renew(self, topic: Topic, kept: _Open, moment: str, *, soon: bool) -> None:
         """Raises SourceAway."""
         async with kept.making:
             due = 0 < kept.again_s <= time.monotonic()
             if kept.sheet is not None and kept.moment == moment and not due:
                 return
-            whole = kept.sheet is None or due or not self._watched(topic)
+            soon = soon and kept.sheet is None
+            whole = not soon and (kept.sheet is None or due or not self._watched(topic))
             source = self._source_of(topic)
             known = self._answers.get((source, topic.namespace, moment), {})
-            asking = _Asking(source, topic, known, self._slow, whole=whole)
+            asking = _Asking(source, topic, known, self._slow, whole=whole, soon=soon)
             made = await self._made(topic, asking)
             kept.moment, kept.again_s = moment, asking.again_s
             if kept.sheet is None or made.compared != kept.sheet.compared:
@@ -311,13 +316,17 @@ class Viewer:
 
 
 class _Asking:
-    """Asks for one topic. `known` are the answers of this moment; `whole`: no older one counts."""
+    """Asks for one topic. `known` are the answers of this moment; `whole`: no older one counts; `soon`: what takes long
+    is left out."""
 
-    def __init__(self, source: ViewSource, topic: Topic, known: _Answers, slow: _Slow, *, whole: bool) -> None:
+    def __init__(
+        self, source: ViewSource, topic: Topic, known: _Answers, slow: _Slow, *, whole: bool, soon: bool
+    ) -> None:
         self.as_of_ms = 0
         self.again_s = 0.0
         self._slow = slow
         self._whole = whole
+        self._soon = soon
         self._source = source
         self._topic = topic
         self._known = known
@@ -335,6 +344,9 @@ class _Asking:
             if slow is not None and not self._whole:
                 self.again_s = max(slow.due_s, time.monotonic())
                 return decode_json(slow.document.answer, kind)
+            if seldom and self._soon:
+                self.again_s = time.monotonic()
+                raise NotYet
             asked = ViewRequest(resource, namespace or own, short, query, alone=bool(own))
             began_s, cpu_s = time.monotonic(), time.process_time()
             found = await self._source.ask(asked)

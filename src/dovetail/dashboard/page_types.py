@@ -48,7 +48,7 @@ class GridNode(Struct, frozen=True):
 class FleetPage(Struct, frozen=True):
     """`levels` are the label keys of the fabric that some node has, the widest first. `capacity` is what still fits, by
     model; `stranded` are free GPUs that no waiting pod can use. At most `budget` nodes may be quarantined. With
-    `fits_now` false the two are of an earlier moment: they take long, and are worked out again."""
+    `fits_now` false the two are of an earlier moment, or not there yet: they take long, and are worked out again."""
 
     rows: ClassVar[str] = "nodes"
     levels: tuple[str, ...]
@@ -284,9 +284,14 @@ AnyPage = (
 )
 
 
+class NotYet(Exception):
+    """An answer that takes long is left out of the first page; the page is made again with it."""
+
+
 class Asking(Protocol):
     """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
-    long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError."""
+    long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError, and with `seldom`
+    NotYet."""
 
     again_s: float
 

@@ -24,6 +24,7 @@ from dovetail.dashboard.page_types import (
     LeasesPage,
     ListedJob,
     NodeDetailPage,
+    NotYet,
     Page,
     QueuedJob,
     QueuePage,
@@ -55,6 +56,8 @@ from dovetail.views.why_types import Explanation
 
 MOST_DRAWN = 8
 """The nodes of a job whose wiring is asked for."""
+MANY_NODES = 200
+"""With fewer nodes what fits is worked out at once."""
 MOST_AHEAD = 2_000
 """With more waiting jobs the list of jobs has no expected starts; the queue has them."""
 
@@ -63,10 +66,13 @@ async def fleet(ask: Asking, fabric: Sequence[str], name: str) -> FleetPage:
     """The nodes, what holds their GPUs, and what still fits."""
     listed = await ask(NODE_LISTS, NodeList)
     held = await ask(GPU_HOLDERS, HeldGpus)
-    free = await ask(CAPACITIES, Free, seldom=True)
+    free: Free | None = None
+    with suppress(NotYet):
+        free = await ask(CAPACITIES, Free, seldom=len(listed.nodes) >= MANY_NODES)
     levels, holders = _levels(listed.nodes, fabric), {one.node: one.holders for one in held.nodes}
     nodes = tuple(_fleet_node(one, levels, holders.get(one.node, ())) for one in listed.nodes)
-    return FleetPage(levels, nodes, free.gpus, free.stranded, listed.budget, not ask.again_s)
+    fits, stranded = (free.gpus, free.stranded) if free is not None else ((), None)
+    return FleetPage(levels, nodes, fits, stranded, listed.budget, not ask.again_s)
 
 
 def _fleet_node(node: NodeHealthView, levels: Sequence[str], holders: Sequence[NodeHolder]) -> GridNode:

@@ -71,7 +71,10 @@ export async function read(path) {
   const asked = { ...headers(), ...(before?.tag ? { "If-None-Match": before.tag } : {}) };
   let reply;
   try {
-    reply = await fetch(dataLink(path, "json"), { headers: asked, cache: "no-store" });
+    // A stream tells of the page again once what takes long is in it.
+    const href = dataLink(path, "json");
+    const soon = !before && wanted.has(path) ? `${href.includes("?") ? "&" : "?"}soon` : "";
+    reply = await fetch(href + soon, { headers: asked, cache: "no-store" });
   } catch {
     if (!wanted.has(path)) silence(path, "the connection to the dashboard is lost");
     return before ?? null;

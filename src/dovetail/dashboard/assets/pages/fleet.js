@@ -1,5 +1,5 @@
 // The fleet: GPUs by state, what still fits, and the GPUs of each node, by place.
-import { html, useMemo } from "/assets/core.js";
+import { html, useEffect, useMemo, useRef, useState } from "/assets/core.js";
 import { Cells, Legend, described } from "/assets/cells.js";
 import { useSheet } from "/assets/live.js";
 import { Bar, BarLegend, money, percent } from "/assets/money.js";
@@ -57,6 +57,9 @@ function useNodeUse() {
   return useMemo(() => new Map((page?.groups ?? []).filter((one) => one.kind === "group").map((one) => [one.name, one])), [page]);
 }
 
+// What fits takes longest on a large cluster: the nodes are there before it.
+const working = (page) => !page.fits_now && !page.capacity.length && !page.stranded;
+
 function Totals({ page }) {
   const sum = totals(page.nodes);
   const parts = [["held", sum.used, "in use"], ["free", sum.free, "free"], ["quarantined", sum.broken, "not healthy"]];
@@ -67,13 +70,13 @@ function Totals({ page }) {
       <div class="bar-of" aria-hidden="true">${parts.map(([colour, number]) => number > 0 && html`<span class=${`part-of ${colour}`}
         style=${{ flexGrow: number }}></span>`)}</div>
       <p class="parts">${parts.map(([colour, number, word]) => html`<span>${rounded(number)} ${word}</span>`)}</p></div>
-    <div class="card"><h2>Largest job that fits now${!page.fits_now && html` <small>(worked out again)</small>`}</h2>
-      ${page.capacity.length ? html`<dl class="fits">${page.capacity.map((one) => html`<div><dt><${Name}>${one.model || "GPU"}<//></dt>
+    <div class="card"><h2>Largest job that fits now${!page.fits_now && !working(page) && html` <small>(worked out again)</small>`}</h2>
+      ${working(page) ? html`<p class="dim">Being worked out</p>` : page.capacity.length ? html`<dl class="fits">${page.capacity.map((one) => html`<div><dt><${Name}>${one.model || "GPU"}<//></dt>
         <dd><strong>${fits(one)}</strong> <small>${rounded(one.free)} of ${rounded(one.gpus)} free</small></dd></div>`)}</dl>` : html`<p>No node offers whole GPUs.</p>`}</div>
     <div class="card"><h2>Free, but of no use now</h2>
       ${page.stranded ? html`<p class="big">${rounded(stranded)} <small>of ${rounded(page.stranded.free_milli / 1000)} free GPUs fit no waiting pod</small></p>
         <p>${stranded ? html`<code>dovetail free</code> shows why.` : "Every free GPU can take a pod that waits, or none waits."}</p>`
-        : html`<p>The scheduler is of a version that does not answer this.</p>`}</div>
+        : html`<p>${working(page) ? "Being worked out" : "The scheduler is of a version that does not answer this."}</p>`}</div>
     <div class="card"><h2>Nodes</h2><p class="big">${rounded(page.nodes.length)}</p>
       <p class="parts">${states(page.nodes).map(([state, number]) => html`<span>${number} <${State} name=${state} /></span>`)}</p></div>
     <${Wasted} />
@@ -130,12 +133,35 @@ function move(event) {
 const Tile = ({ node, use }) => html`<a class=${`node of-${node.state}`} href=${nodeLink(node.node)} title=${label(node)}
   ><span class="head"><${Name}>${node.node}<//>${node.maintenance && html`<span class="tag">maint.</span>`}</span><${Cells} cells=${node.cells} />${use && html`<${Bar} group=${use} most=${use.gpu_hours} />`}</a>`;
 
-function Grid({ nodes, use }) {
-  return html`<div class="grid" onKeyDown=${move}>${groups(nodes).map(([place, inside]) => {
-    const sum = totals(inside);
-    return html`<section class="group"><h3><${Name}>${place || "no place"}<//> <small>${count(inside.length, "node")},
+function drawn(place, inside, use) {
+  const sum = totals(inside);
+  return html`<section class="group" key=${place}><h3><${Name}>${place || "no place"}<//> <small>${count(inside.length, "node")},
       ${" "}${sum.used} of ${sum.all} GPUs in use</small></h3><div class="nodes">${inside.map((node) => html`<${Tile} node=${node} use=${use.get(node.node)} key=${node.node} />`)}</div></section>`;
-  })}</div>`;
+}
+
+const FIRST = 320;
+
+// A group that has not changed is the same drawing, which is not compared again. Of many nodes those in view come first.
+function Grid({ nodes, use }) {
+  const known = useRef(new Map());
+  const [most, setMost] = useState(FIRST);
+  const found = new Map();
+  let number = 0;
+  for (const [place, inside] of groups(nodes)) {
+    if (number >= most) break;
+    number += inside.length;
+    const text = JSON.stringify(inside);
+    const before = known.current.get(place);
+    found.set(place, before?.text === text && before.use === use ? before : { text, use, drawing: drawn(place, inside, use) });
+  }
+  known.current = found;
+  const more = number < nodes.length;
+  useEffect(() => {
+    if (!more) return undefined;
+    const timer = setTimeout(() => setMost(most * 3), 30);
+    return () => clearTimeout(timer);
+  }, [more, most]);
+  return html`<div class="grid" onKeyDown=${move}>${[...found.values()].map((one) => one.drawing)}</div>`;
 }
 
 const used = (use) => use && use.used_hours + use.idle_hours > 0 ? Math.round((100 * use.used_hours) / (use.used_hours + use.idle_hours)) : "";
