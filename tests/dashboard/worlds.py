@@ -19,11 +19,13 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.cost.price_sources import PriceSources
 from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.dashboard.actions import Actions
 from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
 from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
+from dovetail.dashboard.viewers import Viewers
 from dovetail.historyserver.server import answered
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.manifests.cluster import of_documents
@@ -190,9 +192,11 @@ async def served(
     fabric: tuple[str, ...] = ("dovetail.dev/rack",),
     past: ViewSource | None = None,
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+    viewers: Viewers | None = None,
 ) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
-    """A client of the pages, and their board."""
+    """A client of the pages, and their board. With `viewers` these may act."""
     board, listening = PageBoard(source, fabric, lambda: NOW_MS, past), bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    async with serving(board, accesses or OwnAccess(), listening, scheduler), ClientSession(url) as client:
+    actions = Actions(viewers, board, lambda: NOW_MS) if viewers is not None else None
+    async with serving(board, accesses or OwnAccess(), listening, scheduler, actions), ClientSession(url) as client:
         yield client, board

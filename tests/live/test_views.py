@@ -145,6 +145,7 @@ class _World:
             "127.0.0.1:0",
             "--authorize",
             "--views-only",
+            "--actions",
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -227,6 +228,7 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         _costs_no_lists_and_no_reviews(world)
         pages = stack.enter_context(world.pages())
         stream = stack.enter_context(_the_web_pages_show_what_the_scheduler_answers(world, pages))
+        _viewers_act_as_themselves(world, pages)
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -391,6 +393,62 @@ def _the_web_pages_show_what_the_scheduler_answers(world: _World, pages: str) ->
     )  # fmt: skip
     with urlopen(asked, timeout=PATIENCE_S) as stream:
         yield stream
+
+
+IDLE_JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: sweep, namespace: team-a}
+spec:
+  parallelism: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: busybox}]
+"""
+
+
+def _viewers_act_as_themselves(world: _World, pages: str) -> None:
+    """One with the role edit in team-a suspends a job there and drains nothing; one that operates the cluster drains.
+    The account of the process may do neither."""
+    one, operator = world.token("team-a"), world.token("dovetail-system")
+    world.plane.kubectl("apply", "-f", "-", input=IDLE_JOB)
+    suspend = {"type": "suspend", "namespace": "team-a", "job": "sweep"}
+    drain = {"type": "drain", "node": "view-node", "reason": "fans"}
+    own = "actions.json?namespace=team-a"
+    may = _page(f"{pages}api/{own}&on=job&kind=Job&of=team-a", one)[1]["page"]["actions"]
+    assert may == ["suspend"] and _page(f"{pages}api/{own}&on=node", one)[1]["page"]["actions"] == []
+    assert _page(f"{pages}api/actions.json?on=node", operator)[1]["page"]["actions"] == ["drain"]
+
+    status, found = _page(f"{pages}api/{own}", one, {"action": drain})
+    assert status == 403 and "no right to list gpunodes.dovetail.dev" in found["error"], found
+    status, found = _page(f"{pages}api/{own}", one, {"action": suspend})
+    assert status == 200 and found["page"]["user"] == "system:serviceaccount:team-a:default", found
+    job = "/apis/batch/v1/namespaces/team-a/jobs/sweep"
+    assert not world.plane.get(job)["spec"]["suspend"]
+    asked = {"action": suspend, "confirmation": found["page"]["confirmation"]}
+    assert _page(f"{pages}api/actions.json", operator, asked)[0] == 409, "the confirmation of another user"
+    status, found = _page(f"{pages}api/{own}", one, asked)
+    assert status == 200 and world.plane.get(job)["spec"]["suspend"] is True
+    assert found["page"]["record"].startswith("an event on the Job"), found
+    noted = world.plane.get("/apis/events.k8s.io/v1/namespaces/team-a/events")["items"]
+    assert any("system:serviceaccount:team-a:default suspended Job" in one["note"] for one in noted)
+
+    # As the agent makes it: the role has no right to make one.
+    made = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "view-node"}}
+    world.plane.kubectl("apply", "-f", "-", input=json.dumps(made))
+    maintenance = "/apis/dovetail.dev/v1alpha1/gpunodes/view-node"
+    for action in (drain, {"type": "undrain", "node": "view-node"}):
+        status, found = _page(f"{pages}api/actions.json", operator, {"action": action})
+        assert status == 200, found
+        asked = {"action": action, "confirmation": found["page"]["confirmation"]}
+        status, found = _page(f"{pages}api/actions.json", operator, asked)
+        # That role has no right to create events: the log of the process has the record.
+        assert status == 200 and "no right to create events.events.k8s.io" in found["page"]["record"], found
+        asked_for = world.plane.get(maintenance).get("spec", {}).get("maintenance")
+        assert (asked_for or {}).get("by") == (
+            "user/system:serviceaccount:dovetail-system:default" if action is drain else None
+        )
 
 
 def _the_web_pages_stay_and_report_since_when(world: _World, pages: str, stream: Any) -> None:

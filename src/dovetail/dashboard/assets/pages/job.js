@@ -1,5 +1,6 @@
 // A job: why it waits, which rule refuses it where, what holds what it lacks; or where it runs.
 import { html } from "/assets/core.js";
+import { JobActions } from "/assets/actions.js";
 import { Cells } from "/assets/cells.js";
 import { NodeDrawing } from "/assets/drawing.js";
 import { useSheet } from "/assets/live.js";
@@ -121,6 +122,7 @@ export function Job({ page }) {
   const sheet = useSheet(`past/${page.job}`);
   const past = sheet?.document.page;
   return html`<p class="lead">${row && html`<${State} name=${row.state} />`} ${why?.code && html`<strong>${why.code}</strong>`}</p>
+    ${row && !["Completed", "Failed"].includes(row.state) && html`<${JobActions} job=${page.job} kind=${row.kind} key=${page.job} />`}
     <${Facts} list=${[
       ["Kind", row?.kind], ["Queue", row?.queue || why?.queue], ["User", row?.user], ["GPUs", row?.gpus],
       ["Pods placed", row ? `${row.placed} of ${row.pods}` : ""], ["Priority", row ? String(row.priority) : ""], ["Lease", row?.lease],

@@ -1,5 +1,6 @@
 // A node: its GPUs, what holds them, their health, and how they are wired.
 import { html } from "/assets/core.js";
+import { NodeActions } from "/assets/actions.js";
 import { Cells, Legend } from "/assets/cells.js";
 import { NodeDrawing } from "/assets/drawing.js";
 import { useSheet } from "/assets/live.js";
@@ -70,7 +71,7 @@ export function Node({ page }) {
       ? Object.entries(inside.policies).filter(([, value]) => value?.length).map(([key, value]) => `${key.replaceAll("_", " ")}: ${value}`).join(", ") : ""],
   ];
   return html`<p class="lead"><${State} name=${health.state} /> <${Cells} cells=${page.cells} />
-      ${!page.exact && html` <small>which GPUs its pods hold is not known; their number is</small>`}</p><${Legend} />
+      ${!page.exact && html` <small>which GPUs its pods hold is not known; their number is</small>`}</p><${NodeActions} node=${health.node} maintained=${Boolean(health.maintenance)} key=${health.node} /><${Legend} />
     <dl class="facts">${facts.filter(([, value]) => value).map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>
     <section><h2>${count(page.holders.length, "pod")} with GPUs</h2><${Table} caption="Pods" columns=${HOLDERS} rows=${page.holders} path=${`node/${health.node}`} noun="pod"
       empty=${html`<p>No pod holds a GPU of this node.</p>`} /></section>
