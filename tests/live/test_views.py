@@ -117,13 +117,14 @@ class _World:
         plane.kubectl("apply", "-f", "deploy/dashboard/rbac.yaml")
         plane.kubectl("apply", "-f", "-", input=WORLD)
         self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
+        self.recording = Path(self.role).with_name("recording")
         self.submitted = Path(self.role).with_name("submitted.yaml")
         self.submitted.write_text(_pod("team-a", "new", 2))
         self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
 
     @contextmanager
     def scheduler(self) -> Iterator[subprocess.Popen[str]]:
-        command = [DOVETAIL, "scheduler", "--kubeconfig", self.role, "--listen", "", "--no-recording"]
+        command = [DOVETAIL, "scheduler", "--kubeconfig", self.role, "--listen", "", "--recording", str(self.recording)]
         with subprocess.Popen([*command, "--views", f"{self.address}:{self.port}"], text=True) as process:
             try:
                 yield process
@@ -229,6 +230,7 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         pages = stack.enter_context(world.pages())
         stream = stack.enter_context(_the_web_pages_show_what_the_scheduler_answers(world, pages))
         _viewers_act_as_themselves(world, pages)
+        _a_decision_is_opened_from_the_recording_of_the_scheduler(world, pages)
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -393,6 +395,14 @@ def _the_web_pages_show_what_the_scheduler_answers(world: _World, pages: str) ->
     )  # fmt: skip
     with urlopen(asked, timeout=PATIENCE_S) as stream:
         yield stream
+
+
+def _a_decision_is_opened_from_the_recording_of_the_scheduler(world: _World, pages: str) -> None:
+    meta = world.plane.get("/api/v1/namespaces/team-a/pods/runs")["metadata"]
+    path = f"{pages}api/decision/{meta['annotations']['dovetail.dev/decision']}.json"
+    status, found = _page(path, world.token("dovetail-system"))
+    assert status == 200 and any("team-a/runs" in one for one in found["page"]["decided"]), found
+    assert _page(path, world.token("team-a"))[0] == 403
 
 
 IDLE_JOB = """

@@ -39,7 +39,7 @@ from dovetail.dashboard.page_types import DecisionPage, SchedulerPage, SharesPag
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
-from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.recorded_decisions import DecisionSource
 from dovetail.dashboard.responses import PolicyHeaders as _Headers
 from dovetail.dashboard.responses import csv_response as _csv
 from dovetail.dashboard.responses import failed
@@ -62,7 +62,7 @@ class SchedulerSources(Struct, frozen=True):
     """What is known of the scheduler besides its views, None where it is not."""
 
     metrics: SchedulerMetrics | None = None
-    decisions: RecordedDecisions | None = None
+    decisions: DecisionSource | None = None
     shares: ShareSamples | None = None
 
 
@@ -212,7 +212,9 @@ async def _scheduler(sources: SchedulerSources) -> SchedulerPage:
 async def _decision(sources: SchedulerSources, decision: str, user: str) -> DecisionPage:
     """Raises BadQuestion."""
     if sources.decisions is None:
-        raise BadQuestion(404, "there is no recording here: start with --recording PATH")
+        raise BadQuestion(
+            404, "there is no recording here: start with --recording PATH, or where the scheduler has views"
+        )
     return await sources.decisions.page(decision, user)
 
 

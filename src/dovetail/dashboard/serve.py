@@ -23,7 +23,7 @@ from dovetail.dashboard.copied_cluster import CopiedCluster, follow
 from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.past_process import ReadHistory
 from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
-from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.recorded_decisions import DecisionSource, RecordedDecisions, SchedulersDecisions
 from dovetail.dashboard.replay_app import replay_app
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
@@ -85,7 +85,7 @@ async def run(
             tasks.create_task(samples.run())
         scheduler = SchedulerSources(
             SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
-            RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
+            _decisions(cluster, source),
             samples,
         )
         actions = None
@@ -118,6 +118,12 @@ async def _source(cluster: ShownCluster, client: Client | None, tasks: asyncio.T
         except (NoView, NoSuchObject):
             pass
     return SchedulerViews(cluster.config, client)
+
+
+def _decisions(cluster: ShownCluster, source: PredictingSource) -> DecisionSource | None:
+    if cluster.recording is not None:
+        return RecordedDecisions(cluster.recording)
+    return SchedulersDecisions(source) if isinstance(source, SchedulerViews) else None
 
 
 async def _past(cluster: ShownCluster, client: Client | None, stack: AsyncExitStack) -> ViewSource:
