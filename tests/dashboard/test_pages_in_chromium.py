@@ -42,7 +42,7 @@ HOSTILE = "<img src=x onerror=hacked()><script>hacked()</script>&amp; \u202eتس
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 KEPT = frozenset({
     "state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels", "by", "idle",
-    "verdict", "workload", "outcome",
+    "verdict", "workload", "outcome", "holder",
 })  # fmt: skip
 """Fields that are words of the scheduler, not of users, and those that pages of several answers are put together by."""
 WORLD = (
@@ -238,6 +238,9 @@ async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser
         await expect(page.locator("main")).to_contain_text("The history has no record of it")
         await shown.open(f"{url_of(client)}node/a")
         await expect(wiring).to_have_attribute("aria-label", re.compile("NVLink switches between all of them"))
+        processes = page.get_by_role("table", name="Processes")
+        await expect(processes.locator("tbody tr")).to_have_count(2)
+        await expect(processes).to_contain_text("of a pod that does not hold it")
         await shown.open(url_of(client))
         await expect(page.locator(".cards")).to_contain_text("USD wasted, of 220.16")
         await shown.check()

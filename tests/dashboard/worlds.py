@@ -27,12 +27,15 @@ from dovetail.dashboard.serve import bound, serving
 from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
 from dovetail.dashboard.viewers import Viewers
 from dovetail.historyserver.server import answered
-from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.api.changes import Change
+from dovetail.kube.api.resources import GPU_NODES, QUEUES
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
+from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.objects.views import ViewDocument, ViewMeta
 from dovetail.kube.queue_budgets import QueueBudgetUse, QueueBudgetUses
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
+from dovetail.kube.translate.reported import ReportedObjects, batch_of
 from dovetail.viewserver.answers import ViewAnswers
 
 NOW_MS = 1_800_000_000_000
@@ -68,6 +71,11 @@ def wiring(name: str, switched: bool = True) -> Object:
                 for gpu in range(8)
             ],
             "nvlinks": other,
+            "foreignProcesses": [
+                {"gpu": 5, "uuid": f"GPU-{name}-5", "pid": 4711, "holder": "other_pod", "namespace": "team-a",
+                 "pod": "runs", "memoryMiB": 3072},
+                {"uuid": f"GPU-{name}-6", "pid": 815, "holder": "no_pod"},
+            ],
             "nics": [
                 {"name": f"mlx5_{nic}", "numaNode": nic // 2, "speedMBps": 50_000, "rdma": True, "levels": levels[nic]}
                 for nic in range(4)
@@ -101,7 +109,10 @@ def answers_of(*objects: Object, now_ms: int = NOW_MS) -> ViewAnswers:
     assert not found.problems, found.problems
     state = State(unhurried(Policy()))
     enter(state, found.events, now_ms)
-    return ViewAnswers(state, now_ms, "dovetail")
+    reported = ReportedObjects("dovetail")
+    gpu_nodes = [msgspec.convert(one, GPUNode) for one in objects if one["kind"] == "GPUNode"]
+    reported.take(batch_of(GPU_NODES, [Change("added", one) for one in gpu_nodes]))
+    return ViewAnswers(state, now_ms, "dovetail", reported)
 
 
 class FakeSource:

@@ -158,6 +158,7 @@ def _bound(listen: str) -> tuple[socket, str]:
     except OSError as error:
         raise click.ClickException(f"--listen {listen}: {error}") from error
     host, port = listening.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
     return listening, f"http://{host}:{port}/"
 
 

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -40,9 +39,9 @@ from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import DecisionSource
+from dovetail.dashboard.responses import OwnHosts, failed
 from dovetail.dashboard.responses import PolicyHeaders as _Headers
 from dovetail.dashboard.responses import csv_response as _csv
-from dovetail.dashboard.responses import failed
 from dovetail.dashboard.responses import sent as _sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
@@ -52,7 +51,6 @@ from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, M
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 
-OWN_HOSTS = ("127.0.0.1", "localhost")
 LONGEST_NAME = 320
 _SHELL = "index.html"
 _FORMS = ("json", "csv")
@@ -163,7 +161,6 @@ def app_of(
             return _csv(sheet, Topic("shares"))
         return _sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
 
-    own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
     return Starlette(
@@ -184,7 +181,7 @@ def app_of(
             Route("/api/{of}/{part}/{name}.{form}", data),
             Route("/api/node/{name}.{form}", data),
         ],
-        middleware=[Middleware(_Headers), *own],
+        middleware=[Middleware(_Headers), *([Middleware(OwnHosts)] if isinstance(accesses, OwnAccess) else [])],
         exception_handlers={404: unknown},
         lifespan=_running(board),
     )

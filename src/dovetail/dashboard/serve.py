@@ -56,7 +56,7 @@ class ShownCluster(Struct, frozen=True):
 
 
 def bound(address: str) -> socket.socket:
-    """A socket at HOST:PORT, port 0 for any. Raises OSError."""
+    """A socket at HOST:PORT or [HOST]:PORT, port 0 for any. Raises OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
