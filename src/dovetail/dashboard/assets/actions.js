@@ -87,16 +87,16 @@ function Button({ name, label, children }) {
 export function NodeActions({ node, maintained }) {
   const may = usePossible({ on: "node" });
   if (!may.includes("drain")) return null;
-  return html`<p class="actions">${maintained
+  return html`<div class="actions">${maintained
     ? html`<${Button} name="End the maintenance">${(close) => html`<${ActionDialog} title=${`Use ${node} again`} action=${{ type: "undrain", node }} close=${close} />`}<//>`
-    : html`<${Button} name="Drain">${(close) => html`<${Drain} node=${node} close=${close} />`}<//>`}</p>`;
+    : html`<${Button} name="Drain">${(close) => html`<${Drain} node=${node} close=${close} />`}<//>`}</div>`;
 }
 
 export function JobActions({ job, kind }) {
   const [namespace, name] = job.split("/");
   const may = usePossible(kind ? { on: "job", of: namespace, kind } : null);
   if (!may.includes("suspend")) return null;
-  return html`<p class="actions"><${Button} name="Suspend">${(close) => html`<${ActionDialog} title=${`Suspend ${job}`} action=${{ type: "suspend", namespace, job: name }} close=${close} />`}<//></p>`;
+  return html`<div class="actions"><${Button} name="Suspend">${(close) => html`<${ActionDialog} title=${`Suspend ${job}`} action=${{ type: "suspend", namespace, job: name }} close=${close} />`}<//></div>`;
 }
 
 // Whether owners of idle jobs can be notified, and the button of one job.

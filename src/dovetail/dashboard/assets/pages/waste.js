@@ -23,7 +23,7 @@ const PODS = [
   { key: "action", title: "What to do", wide: true, value: (one) => one.action },
 ];
 
-const NOTIFY = { key: "notify", title: "Notify", value: (one) => one.job, cell: (one) => html`<${Notify} job=${one.job} />` };
+const NOTIFY = { key: "notify", title: "Action", value: (one) => one.job, cell: (one) => html`<${Notify} job=${one.job} />` };
 
 export const ADVICE = [
   { key: "job", title: "Job", value: (one) => one.job, cell: job },
