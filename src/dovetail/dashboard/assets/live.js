@@ -48,7 +48,7 @@ const ofAction = () => ({ ...headers(), ...(sessionStorage.getItem(KEY) ? { "X-D
 // The actions that the viewer has the rights for; `query` is what they are about.
 export async function possible(query) {
   // A recorded day is over.
-  if ("replay" in document.documentElement.dataset) return [];
+  if (recorded) return [];
   const asked = new URLSearchParams({ ...query, ...(parameter("namespace") ? { namespace: parameter("namespace") } : {}) });
   try {
     const reply = await fetch(`/api/actions.json?${asked}`, { headers: ofAction(), cache: "no-store" });
