@@ -38,7 +38,7 @@ ROOMS = {
     "viewserver": {"aggregated", "core", "kube", "recording", "views"},
     "views": {"core", "kube", "kubecel", "monitoring", "topology"},
     "dashboard": {
-        *("advice", "aggregated", "core", "cost", "history", "historyserver", "kube", "recording", "views"),
+        *("advice", "aggregated", "core", "cost", "history", "historyserver", "jobs", "kube", "recording", "views"),
         "viewserver",
     },
     "jobs": {"core", "kube", "views"},

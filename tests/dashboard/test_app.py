@@ -8,13 +8,15 @@ from collections.abc import Collection
 from io import StringIO
 
 import pytest
+from aiohttp import ClientSession
 
-from dovetail.dashboard.access import Right, wrong_namespace
+from dovetail.dashboard.access import OwnAccess, Right, wrong_namespace
 from dovetail.dashboard.app import topic_of
-from dovetail.dashboard.board import Topic
+from dovetail.dashboard.board import PageBoard, Topic
 from dovetail.dashboard.pages import PAGES
+from dovetail.dashboard.serve import bound, serving
 from dovetail.kube.api.reviews import Refusal
-from tests.dashboard.worlds import FakeSource, node, pod, served, wiring
+from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod, served, wiring
 
 WORLD = (
     node("a", rack="r1"), node("b", rack="r2"),
@@ -82,6 +84,12 @@ async def test_a_name_that_leads_here_is_refused_on_the_machine_of_a_user() -> N
     async with served(FakeSource(*WORLD)) as (client, _):
         async with client.get("/api/fleet.json", headers={"Host": "evil.example:80"}) as reply:
             assert reply.status == 400
+        for host, status in (
+            ("[::1]:80", 200), ("LOCALHOST", 200), ("[::1", 400), ("[::2]", 400), ("localhost:80:80", 400),
+            ("::1", 400), ("localhost.evil.example", 400),
+        ):  # fmt: skip
+            async with client.get("/api/fleet.json", headers={"Host": host}) as reply:
+                assert reply.status == status, host
         async with client.post("/api/fleet.json") as reply:
             assert reply.status == 405
         async with client.get("/assets/../app.py") as reply:
@@ -117,6 +125,31 @@ async def test_two_users_with_different_rights() -> None:
             assert ([one["job"] for one in page["jobs"]], page["elsewhere"]) == (["team-a/waits"], 1)
         async with client.get("/api/jobs.json", headers={"Authorization": "Bearer admin"}) as reply:
             assert "secret-name" in await reply.text()
+
+
+async def test_processes_of_others_are_a_number_to_a_tenant() -> None:
+    async with served(FakeSource(*WORLD, wiring("a"))) as (client, _):
+        async with client.get("/api/node/a.json") as reply:
+            inside = (await reply.json())["page"]["inside"]
+        assert [(one["pid"], one["gpu"], one["pod"], one["memory_mib"]) for one in inside["processes"]] == [
+            (4711, 5, "team-a/runs", 3072), (815, None, "", 0),
+        ]  # fmt: skip
+        for namespace, pids, others in (("team-a", [4711], 1), ("team-b", [], 2)):
+            async with client.get(f"/api/node/a.json?namespace={namespace}") as reply:
+                inside = (await reply.json())["page"]["inside"]
+            assert ([one["pid"] for one in inside["processes"]], inside["other_processes"]) == (pids, others)
+
+
+async def test_it_listens_on_the_address_of_ipv6() -> None:
+    listening = bound("[::1]:0")
+    board = PageBoard(FakeSource(*WORLD), (), lambda: NOW_MS)
+    url = f"http://[::1]:{listening.getsockname()[1]}/"
+    async with serving(board, OwnAccess(), listening), ClientSession(url) as client:
+        async with client.get("/api/fleet.json") as reply:
+            assert reply.status == 200
+        asked = {"change": {"type": "drain", "nodes": ["a"]}}
+        async with client.post("/api/whatif.json", json=asked, headers={"Origin": url.rstrip("/")}) as reply:
+            assert reply.status == 200
 
 
 async def test_a_stream_names_its_pages() -> None:

@@ -28,6 +28,7 @@ from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.kube.objects.history import QUESTION
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.views import ViewRequest
+from tests.dashboard import test_actions as acting
 from tests.dashboard.test_app import OnlyTeamA
 from tests.dashboard.test_recorded_decisions import recording as recording
 from tests.dashboard.test_scheduler_metrics import Replica
@@ -41,7 +42,7 @@ HOSTILE = "<img src=x onerror=hacked()><script>hacked()</script>&amp; \u202eتس
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 KEPT = frozenset({
     "state", "when", "sure", "kind", "at", "cause", "pcie", "levels", "isolation", "gpus", "labels", "by", "idle",
-    "verdict", "workload", "outcome",
+    "verdict", "workload", "outcome", "holder",
 })  # fmt: skip
 """Fields that are words of the scheduler, not of users, and those that pages of several answers are put together by."""
 WORLD = (
@@ -237,6 +238,9 @@ async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser
         await expect(page.locator("main")).to_contain_text("The history has no record of it")
         await shown.open(f"{url_of(client)}node/a")
         await expect(wiring).to_have_attribute("aria-label", re.compile("NVLink switches between all of them"))
+        processes = page.get_by_role("table", name="Processes")
+        await expect(processes.locator("tbody tr")).to_have_count(2)
+        await expect(processes).to_contain_text("of a pod that does not hold it")
         await shown.open(url_of(client))
         await expect(page.locator(".cards")).to_contain_text("USD wasted, of 220.16")
         await shown.check()
@@ -397,6 +401,50 @@ async def test_the_scheduler_and_its_decisions(browser: Browser, width: int, sch
             await expect(page.locator("main")).to_contain_text("NoNodeFits")
             replica.status = 200
             await expect(page.locator(".old")).to_have_count(0, timeout=20_000)
+    await page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+async def test_a_node_is_drained_and_a_job_suspended_by_keyboard(
+    browser: Browser, past: Path, width: int, scheme: str
+) -> None:  # fmt: skip
+    shown = await seen(browser, width, scheme)
+    page = shown.page
+    async with acting.playing() as playground:
+        viewers = acting.viewers_of(playground)
+        async with served(FakeSource(*acting.WORLD), past=FakePast(past), viewers=viewers) as (client, _):
+            await shown.open(f"{url_of(client)}node/a")
+            await expect(page.get_by_role("button", name="Drain")).to_have_count(0)
+            await page.goto("about:blank")
+            await shown.open(f"{url_of(client)}node/a#key={viewers.key}")
+            await expect(page).to_have_url(f"{url_of(client)}node/a")
+            await page.get_by_role("button", name="Drain").focus()
+            await page.keyboard.press("Enter")
+            dialog = page.get_by_role("dialog")
+            await dialog.get_by_label("What happens to its pods").select_option("Evict")
+            await dialog.get_by_label("Reason").fill(HOSTILE[:200])
+            await page.keyboard.press("Enter")
+            await expect(dialog).to_contain_text("GPU-minutes of work lost")
+            await expect(dialog.get_by_role("table")).to_contain_text("team-a/train-0")
+            assert acting.maintenance(playground) is None
+            await shown.check()
+            # Another reason is another action: its dry run comes first.
+            await dialog.get_by_label("Reason").fill("fans")
+            await expect(dialog.get_by_role("button", name="Drain a")).to_have_count(0)
+            await page.keyboard.press("Enter")
+            await dialog.get_by_role("button", name="Drain a").click()
+            await expect(dialog).to_contain_text("Recorded: an event on the Node")
+            assert acting.maintenance(playground)["reason"] == "fans"
+            await shown.check()
+            await page.keyboard.press("Escape")
+            await expect(page.get_by_role("dialog")).to_have_count(0)
+            await page.goto(f"{url_of(client)}job/team-a/train")
+            await page.get_by_role("button", name="Suspend").click()
+            await page.get_by_role("button", name="Dry run").click()
+            await expect(dialog).to_contain_text("Work of 480 GPU-minutes")
+            await page.get_by_role("button", name="Suspend Job team-a/train").click()
+            await expect(dialog).to_contain_text("dovetail release job/team-a/train")
+            await shown.check()
     await page.close()
 
 

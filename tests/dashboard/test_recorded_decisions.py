@@ -10,10 +10,13 @@ from msgspec.structs import replace
 
 from dovetail.aggregated.question import BadQuestion
 from dovetail.core import events as ev
+from dovetail.core.policy import Policy
 from dovetail.core.queues.types import GPU, Queue
+from dovetail.core.state import State
 from dovetail.dashboard import recorded_decisions
 from dovetail.dashboard.app import SchedulerSources
-from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.recorded_decisions import RecordedDecisions, SchedulersDecisions
+from dovetail.viewserver.answers import ViewAnswers
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.dashboard.test_app import OnlyTeamA
 from tests.dashboard.worlds import FakeSource, served
@@ -62,6 +65,19 @@ async def test_what_cannot_be_opened_has_its_reason(recording: Path, monkeypatch
     with pytest.raises(BadQuestion, match="in a minute") as raised:
         await opened.page("run1-2", "user")
     assert raised.value.status == 429
+
+
+async def test_the_running_scheduler_opens_it_as_the_viewer(recording: Path) -> None:
+    source = FakeSource()
+    source.answers = ViewAnswers(State(Policy()), 1_800_000_000_000, "dovetail", recording=recording)
+    page = await SchedulersDecisions(source).page("run1-2", "Bearer ada")
+    assert page == await RecordedDecisions(recording).page("run1-2", "")
+    [(request, user)] = source.predicted
+    assert (request.resource.plural, request.namespace, request.alone, user) == (
+        "recordeddecisions", "", False, "Bearer ada",
+    )  # fmt: skip
+    with pytest.raises(BadQuestion, match="the last one before it is 2"):
+        await SchedulersDecisions(source).page("run1-9", "Bearer ada")
 
 
 async def test_only_users_of_all_namespaces_open_one(recording: Path) -> None:

@@ -107,7 +107,7 @@ async def test_a_list_that_cannot_be_read_is_named() -> None:
 async def shown(cluster: ShownCluster) -> AsyncIterator[ClientSession]:
     listening, ready = bound("127.0.0.1:0"), asyncio.Event()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    work = run(cluster, listening, authorize=False, ready=ready.set)
+    work = run(cluster, listening, authorize=False, ready=lambda _: ready.set())
     async with cancelled(asyncio.create_task(work)), asyncio.timeout(60), ClientSession(url) as client:
         await ready.wait()
         yield client

@@ -19,18 +19,23 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.cost.price_sources import PriceSources
 from dovetail.dashboard.access import Accesses, OwnAccess
+from dovetail.dashboard.actions import Actions
 from dovetail.dashboard.app import SchedulerSources
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import question_of
 from dovetail.dashboard.serve import bound, serving
 from dovetail.dashboard.sources import PredictingSource, SourceAway, ViewSource
+from dovetail.dashboard.viewers import Viewers
 from dovetail.historyserver.server import answered
-from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.api.changes import Change
+from dovetail.kube.api.resources import GPU_NODES, QUEUES
 from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document
+from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.objects.views import ViewDocument, ViewMeta
 from dovetail.kube.queue_budgets import QueueBudgetUse, QueueBudgetUses
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
+from dovetail.kube.translate.reported import ReportedObjects, batch_of
 from dovetail.viewserver.answers import ViewAnswers
 
 NOW_MS = 1_800_000_000_000
@@ -66,6 +71,11 @@ def wiring(name: str, switched: bool = True) -> Object:
                 for gpu in range(8)
             ],
             "nvlinks": other,
+            "foreignProcesses": [
+                {"gpu": 5, "uuid": f"GPU-{name}-5", "pid": 4711, "holder": "other_pod", "namespace": "team-a",
+                 "pod": "runs", "memoryMiB": 3072},
+                {"uuid": f"GPU-{name}-6", "pid": 815, "holder": "no_pod"},
+            ],
             "nics": [
                 {"name": f"mlx5_{nic}", "numaNode": nic // 2, "speedMBps": 50_000, "rdma": True, "levels": levels[nic]}
                 for nic in range(4)
@@ -99,7 +109,10 @@ def answers_of(*objects: Object, now_ms: int = NOW_MS) -> ViewAnswers:
     assert not found.problems, found.problems
     state = State(unhurried(Policy()))
     enter(state, found.events, now_ms)
-    return ViewAnswers(state, now_ms, "dovetail")
+    reported = ReportedObjects("dovetail")
+    gpu_nodes = [msgspec.convert(one, GPUNode) for one in objects if one["kind"] == "GPUNode"]
+    reported.take(batch_of(GPU_NODES, [Change("added", one) for one in gpu_nodes]))
+    return ViewAnswers(state, now_ms, "dovetail", reported)
 
 
 class FakeSource:
@@ -190,9 +203,11 @@ async def served(
     fabric: tuple[str, ...] = ("dovetail.dev/rack",),
     past: ViewSource | None = None,
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+    viewers: Viewers | None = None,
 ) -> AsyncIterator[tuple[ClientSession, PageBoard]]:
-    """A client of the pages, and their board."""
+    """A client of the pages, and their board. With `viewers` these may act."""
     board, listening = PageBoard(source, fabric, lambda: NOW_MS, past), bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    async with serving(board, accesses or OwnAccess(), listening, scheduler), ClientSession(url) as client:
+    actions = Actions(viewers, board, lambda: NOW_MS) if viewers is not None else None
+    async with serving(board, accesses or OwnAccess(), listening, scheduler, actions), ClientSession(url) as client:
         yield client, board

@@ -117,13 +117,14 @@ class _World:
         plane.kubectl("apply", "-f", "deploy/dashboard/rbac.yaml")
         plane.kubectl("apply", "-f", "-", input=WORLD)
         self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
+        self.recording = Path(self.role).with_name("recording")
         self.submitted = Path(self.role).with_name("submitted.yaml")
         self.submitted.write_text(_pod("team-a", "new", 2))
         self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
 
     @contextmanager
     def scheduler(self) -> Iterator[subprocess.Popen[str]]:
-        command = [DOVETAIL, "scheduler", "--kubeconfig", self.role, "--listen", "", "--no-recording"]
+        command = [DOVETAIL, "scheduler", "--kubeconfig", self.role, "--listen", "", "--recording", str(self.recording)]
         with subprocess.Popen([*command, "--views", f"{self.address}:{self.port}"], text=True) as process:
             try:
                 yield process
@@ -145,6 +146,7 @@ class _World:
             "127.0.0.1:0",
             "--authorize",
             "--views-only",
+            "--actions",
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -227,6 +229,8 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         _costs_no_lists_and_no_reviews(world)
         pages = stack.enter_context(world.pages())
         stream = stack.enter_context(_the_web_pages_show_what_the_scheduler_answers(world, pages))
+        _viewers_act_as_themselves(world, pages)
+        _a_decision_is_opened_from_the_recording_of_the_scheduler(world, pages)
 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
@@ -391,6 +395,70 @@ def _the_web_pages_show_what_the_scheduler_answers(world: _World, pages: str) ->
     )  # fmt: skip
     with urlopen(asked, timeout=PATIENCE_S) as stream:
         yield stream
+
+
+def _a_decision_is_opened_from_the_recording_of_the_scheduler(world: _World, pages: str) -> None:
+    meta = world.plane.get("/api/v1/namespaces/team-a/pods/runs")["metadata"]
+    path = f"{pages}api/decision/{meta['annotations']['dovetail.dev/decision']}.json"
+    status, found = _page(path, world.token("dovetail-system"))
+    assert status == 200 and any("team-a/runs" in one for one in found["page"]["decided"]), found
+    assert _page(path, world.token("team-a"))[0] == 403
+
+
+IDLE_JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: sweep, namespace: team-a}
+spec:
+  parallelism: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: busybox}]
+"""
+
+
+def _viewers_act_as_themselves(world: _World, pages: str) -> None:
+    """One with the role edit in team-a suspends a job there and drains nothing; one that operates the cluster drains.
+    The account of the process may do neither."""
+    one, operator = world.token("team-a"), world.token("dovetail-system")
+    world.plane.kubectl("apply", "-f", "-", input=IDLE_JOB)
+    suspend = {"type": "suspend", "namespace": "team-a", "job": "sweep"}
+    drain = {"type": "drain", "node": "view-node", "reason": "fans"}
+    own = "actions.json?namespace=team-a"
+    may = _page(f"{pages}api/{own}&on=job&kind=Job&of=team-a", one)[1]["page"]["actions"]
+    assert may == ["suspend"] and _page(f"{pages}api/{own}&on=node", one)[1]["page"]["actions"] == []
+    assert _page(f"{pages}api/actions.json?on=node", operator)[1]["page"]["actions"] == ["drain"]
+
+    status, found = _page(f"{pages}api/{own}", one, {"action": drain})
+    assert status == 403 and "no right to list gpunodes.dovetail.dev" in found["error"], found
+    status, found = _page(f"{pages}api/{own}", one, {"action": suspend})
+    assert status == 200 and found["page"]["user"] == "system:serviceaccount:team-a:default", found
+    job = "/apis/batch/v1/namespaces/team-a/jobs/sweep"
+    assert not world.plane.get(job)["spec"]["suspend"]
+    asked = {"action": suspend, "confirmation": found["page"]["confirmation"]}
+    assert _page(f"{pages}api/actions.json", operator, asked)[0] == 409, "the confirmation of another user"
+    status, found = _page(f"{pages}api/{own}", one, asked)
+    assert status == 200 and world.plane.get(job)["spec"]["suspend"] is True
+    assert found["page"]["record"].startswith("an event on the Job"), found
+    noted = world.plane.get("/apis/events.k8s.io/v1/namespaces/team-a/events")["items"]
+    assert any("system:serviceaccount:team-a:default suspended Job" in one["note"] for one in noted)
+
+    # As the agent makes it: the role has no right to make one.
+    made = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "view-node"}}
+    world.plane.kubectl("apply", "-f", "-", input=json.dumps(made))
+    maintenance = "/apis/dovetail.dev/v1alpha1/gpunodes/view-node"
+    for action in (drain, {"type": "undrain", "node": "view-node"}):
+        status, found = _page(f"{pages}api/actions.json", operator, {"action": action})
+        assert status == 200, found
+        asked = {"action": action, "confirmation": found["page"]["confirmation"]}
+        status, found = _page(f"{pages}api/actions.json", operator, asked)
+        # That role has no right to create events: the log of the process has the record.
+        assert status == 200 and "no right to create events.events.k8s.io" in found["page"]["record"], found
+        asked_for = world.plane.get(maintenance).get("spec", {}).get("maintenance")
+        assert (asked_for or {}).get("by") == (
+            "user/system:serviceaccount:dovetail-system:default" if action is drain else None
+        )
 
 
 def _the_web_pages_stay_and_report_since_when(world: _World, pages: str, stream: Any) -> None:

@@ -62,7 +62,7 @@ class _Scheduler:
         starter = ViewStarter(
             self.feed, lambda: self.leads, lambda: self.feed.begin(take(State(Policy()))), self.report
         )  # fmt: skip
-        self.process = view_process.view_process(self.cluster, listen, "system", "dovetail", starter)  # type: ignore[arg-type]
+        self.process = view_process.view_process(self.cluster, listen, "system", "dovetail", starter, None)  # type: ignore[arg-type]
 
     async def report(self) -> None:
         """Nothing but the calls is sent until then."""

@@ -52,6 +52,7 @@ class _Asked(Struct, frozen=True):
     scheduler_metrics: str
     recording: Path | None
     replay: Path | None
+    actions: bool
     past: HistorySource
     prices: PriceSources
 
@@ -80,15 +81,19 @@ class _Asked(Struct, frozen=True):
     "--replay", metavar="PATH", type=click.Path(exists=True, path_type=Path),
     help="Show a recorded or simulated day instead, with a time bar. No cluster is asked.",
 )  # fmt: skip
+@click.option(
+    "--actions", is_flag=True,
+    help="Let viewers drain nodes, notify owners and suspend jobs, each with the own rights.",
+)  # fmt: skip
 @past_options
 @price_options
 @log_options
 def command(cluster: Callable[[], ClusterSource], listen: str, log_level: str, log_format: str, **options: Any) -> None:
     """Serve web pages about a cluster: fleet, queue, jobs, nodes, teams, leases, costs, waste, what-if, the scheduler.
 
-    The pages show what the commands print, and stay up to date. Read-only. On this machine they have the rights of the
-    kubeconfig, and nothing else can reach them. Costs and waste are of the history: that of the collector of the
-    cluster, or with --store or --prometheus another one. Runs until Ctrl-C.
+    The pages show what the commands print, and stay up to date. Read-only without --actions. On this machine they have
+    the rights of the kubeconfig, and nothing else can reach them. Costs and waste are of the history: that of the
+    collector of the cluster, or with --store or --prometheus another one. Runs until Ctrl-C.
     """
     needs("dashboard")
     asked = _Asked(**options)
@@ -101,7 +106,10 @@ def command(cluster: Callable[[], ClusterSource], listen: str, log_level: str, l
         raise click.UsageError(
             f"--listen {listen} would show the cluster to all that reach it, with your rights: add --authorize"
         )
-    for option, is_set in (("--authorize", asked.authorize), ("--views-only", asked.views_only)):
+    of_server = (
+        ("--authorize", asked.authorize), ("--views-only", asked.views_only), ("--actions", asked.actions),
+    )  # fmt: skip
+    for option, is_set in of_server:
         if is_set and source.files:
             raise click.UsageError(f"{option} asks an API server; --file has none")
     asked.past.check_prices(asked.prices)
@@ -118,8 +126,8 @@ def command(cluster: Callable[[], ClusterSource], listen: str, log_level: str, l
     start_log(log_level, log_format)
     listening, url = _bound(listen)
 
-    def ready() -> None:
-        Console().print(f"{url} shows {shown}. Ctrl-C ends it.", highlight=False)
+    def ready(key: str) -> None:
+        Console().print(f"{url}{key} shows {shown}. Ctrl-C ends it.", highlight=False)
 
     if source.config is None:
         from dovetail.dashboard.copied_cluster import CopiedCluster
@@ -133,7 +141,7 @@ def command(cluster: Callable[[], ClusterSource], listen: str, log_level: str, l
         config, still = source.config, None
     shown_cluster = dashboard.ShownCluster(
         source.policy, source.scheduler_name, config, still, history, asked.views_only, asked.scheduler_metrics,
-        asked.recording,
+        asked.recording, asked.actions,
     )  # fmt: skip
     try:
         serve(dashboard.run(shown_cluster, listening, authorize=asked.authorize, ready=ready), _log)
@@ -150,6 +158,7 @@ def _bound(listen: str) -> tuple[socket, str]:
     except OSError as error:
         raise click.ClickException(f"--listen {listen}: {error}") from error
     host, port = listening.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
     return listening, f"http://{host}:{port}/"
 
 

@@ -19,10 +19,8 @@ from dovetail.cli.output import count
 
 if TYPE_CHECKING:
     from dovetail.kube.api.config import ClusterConfig
-    from dovetail.kube.maintenances import MaintenanceRequest
     from dovetail.views.drain_types import DrainPlan, DrainQuestion
 
-_ROLLOUT = "rollout/"
 _EVERY_S = 5.0
 _NOTHING_WRITTEN = "Nothing was written (--dry-run)."
 
@@ -58,7 +56,7 @@ def command(
     options, pods that run there run to their end. Waits until the nodes are empty; an interrupt ends only the wait.
     """
     from dovetail.cli.drain_report import show
-    from dovetail.kube.maintenances import MaintenanceRequest
+    from dovetail.kube.maintenances import MaintenanceRequest, begin_maintenance
     from dovetail.views.drain_types import DrainQuestion
     from dovetail.views.names import some
 
@@ -89,7 +87,7 @@ def command(
             Console().print(_NOTHING_WRITTEN)
         return
     asked = MaintenanceRequest(_user(), reason, maintenance)
-    _maintain(source.config, nodes, asked)
+    run(begin_maintenance(source.config, nodes, asked), source.config.server)
     progress = Console(stderr=True)
     progress.print(f"{some(nodes)}: in maintenance. `dovetail drain --undo {' '.join(nodes)}` ends it.")
     if not no_wait:
@@ -130,37 +128,11 @@ def _user() -> str:
         return "user"
 
 
-def _maintain(config: ClusterConfig, nodes: tuple[str, ...], asked: MaintenanceRequest) -> None:
-    """Write the maintenance of the nodes. Raises ClickException where one is in maintenance by somebody else."""
-    from dovetail.kube.maintenances import read_maintenances, write_maintenances
-
-    for name, old in run(read_maintenances(config, nodes), config.server).items():
-        if old is not None and old.by != asked.by:
-            how = _how_to_end(old, name)
-            raise click.ClickException(f"{name} is in maintenance already, by {old.by or 'somebody'}{_why(old)}: {how}")
-    run(write_maintenances(config, dict.fromkeys(nodes, asked)), config.server)
-
-
 def _undo(config: ClusterConfig, nodes: tuple[str, ...]) -> None:
-    from dovetail.kube.maintenances import read_maintenances, write_maintenances
+    from dovetail.kube.maintenances import end_maintenance
 
-    found = run(read_maintenances(config, nodes), config.server)
-    for name, old in found.items():
-        if old is not None and old.by.startswith(_ROLLOUT):
-            raise click.ClickException(f"{name} is in maintenance by {old.by}{_why(old)}: {_how_to_end(old, name)}")
-    run(write_maintenances(config, {name: None for name, old in found.items() if old is not None}), config.server)
-    for name, old in found.items():
-        click.echo(f"{name}: {'was not in maintenance' if old is None else 'in use again'}")
-
-
-def _how_to_end(old: MaintenanceRequest, name: str) -> str:
-    if old.by.startswith(_ROLLOUT):
-        return f"pause the rollout (spec.upgrade.paused of GPUStack {old.by.removeprefix(_ROLLOUT)}), or wait"
-    return f"`dovetail drain --undo {name}` ends it"
-
-
-def _why(old: MaintenanceRequest) -> str:
-    return f" ({old.reason})" if old.reason else ""
+    for name, ended in run(end_maintenance(config, nodes), config.server).items():
+        click.echo(f"{name}: {'in use again' if ended else 'was not in maintenance'}")
 
 
 def _wait(source: ClusterSource, nodes: tuple[str, ...], console: Console) -> None:

@@ -11,7 +11,7 @@ from dovetail.cli.output import ago, span
 if TYPE_CHECKING:
     from dovetail.cost.idle_pods import IdleRow
 
-_HOUR_S, _MICRO, _CENT_MICRO = 3600, 1_000_000, 10_000
+_HOUR_S, _MICRO = 3600, 1_000_000
 
 
 def _since(row: IdleRow, shown: Shown) -> str:
@@ -37,9 +37,11 @@ def _cost(row: IdleRow) -> float | None:
     return row.cost_micro / _MICRO if row.cost_micro is not None else None
 
 
-def cents(row: IdleRow) -> int:
-    """The cost as it is shown, in hundredths; 0 if it is not known."""
-    return (2 * (row.cost_micro or 0) + _CENT_MICRO) // (2 * _CENT_MICRO)
+def _cents(row: IdleRow) -> int:
+    """Imported when a row is shown, not when the options are declared."""
+    from dovetail.cost.idle_notes import cents
+
+    return cents(row)
 
 
 IDLE: ListColumns[IdleRow] = ListColumns(
@@ -54,7 +56,7 @@ IDLE: ListColumns[IdleRow] = ListColumns(
             to_the_right=True,
         ),
         ListColumn(
-            "cost", _cost, lambda row, _: f"{cents(row) / 100:,.2f}" if row.cost_micro is not None else "",
+            "cost", _cost, lambda row, _: f"{_cents(row) / 100:,.2f}" if row.cost_micro is not None else "",
             to_the_right=True,
         ),
         ListColumn("policy", lambda row: row.policy, _policy),

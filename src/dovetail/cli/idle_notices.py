@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail.cli.cluster import run
-from dovetail.cli.idle_columns import cents
-from dovetail.cli.output import ago, count
+from dovetail.cli.output import count
 
 if TYPE_CHECKING:
-    from dovetail.cost.idle_pods import IdleList, IdleRow
+    from dovetail.cost.idle_pods import IdleList
     from dovetail.kube.api.config import ClusterConfig
 
 _TIMEOUT_S = 10.0
@@ -29,9 +28,10 @@ def webhook_url(_ctx: click.Context, _param: click.Parameter, value: str | None)
 def write_events(config: ClusterConfig, answer: IdleList) -> None:
     """Write an event on each pod of the list, and print on stderr what became of them. Raises ClickException where one
     cannot be written."""
+    from dovetail.cost.idle_notes import idle_note
     from dovetail.jobs.notices import Notice, write
 
-    notices = [Notice(row.pod, row.uid, row.since, note(row, answer)) for row in answer.pods]
+    notices = [Notice(row.pod, row.uid, row.since, idle_note(row, answer)) for row in answer.pods]
     done = run(write(config, notices, datetime.now(UTC)), config.server)
     had = f"; {count(len(done.there), 'pod')} had {'it' if len(done.there) == 1 else 'theirs'}" if done.there else ""
     click.echo(f"{count(len(done.written), 'event')} written{had}.", err=True)
@@ -39,16 +39,6 @@ def write_events(config: ClusterConfig, answer: IdleList) -> None:
         pod, why = done.refused[0]
         more = f"; {len(done.refused) - 1} more are refused" if len(done.refused) > 1 else ""
         raise click.ClickException(f"no event on {pod}: {why}{more}")
-
-
-def note(row: IdleRow, answer: IdleList) -> str:
-    """The sentence for the owner of a pod."""
-    gpus = f"{'all' if row.idle else row.unused} of its {row.held} GPUs" if row.held > 1 else "its GPU"
-    are = "is" if row.unused == 1 and not (row.idle and row.held > 1) else "are"
-    since = f"{row.since:%Y-%m-%d %H:%M} UTC{' or before' if row.at_least else ''}"
-    length = ago(round(row.since.timestamp() * 1000), round(answer.now.timestamp() * 1000))
-    cost = f", which cost {cents(row) / 100:,.2f} {answer.currency}" if row.cost_micro is not None else ""
-    return f"{gpus[0].upper()}{gpus[1:]} {are} idle since {since} ({length}{cost}): {row.action}."
 
 
 def post(url: str, body: bytes) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dovetail.cli.idle_columns import cents
 from dovetail.cli.output import count, foreign
+from dovetail.cost.idle_notes import cents
 from dovetail.views.names import some
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes: pages, their data, the stream of changes, and questions about a change. Nothing is written.
+"""The routes: pages, their data, the stream of changes, and questions about a change. Nothing is written, but by
+`action_routes` where actions are switched on.
 
 Rules
 - `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
@@ -23,23 +24,24 @@ from msgspec.structs import replace
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
+from dovetail.dashboard.action_routes import ActionRoutes, body_of
+from dovetail.dashboard.actions import Actions
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
 from dovetail.dashboard.page_types import DecisionPage, SchedulerPage, SharesPage
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
-from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.recorded_decisions import DecisionSource
+from dovetail.dashboard.responses import OwnHosts, failed
 from dovetail.dashboard.responses import PolicyHeaders as _Headers
 from dovetail.dashboard.responses import csv_response as _csv
-from dovetail.dashboard.responses import failed as _failed
 from dovetail.dashboard.responses import sent as _sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
@@ -49,7 +51,6 @@ from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, M
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 
-OWN_HOSTS = ("127.0.0.1", "localhost")
 LONGEST_NAME = 320
 _SHELL = "index.html"
 _FORMS = ("json", "csv")
@@ -59,12 +60,17 @@ class SchedulerSources(Struct, frozen=True):
     """What is known of the scheduler besides its views, None where it is not."""
 
     metrics: SchedulerMetrics | None = None
-    decisions: RecordedDecisions | None = None
+    decisions: DecisionSource | None = None
     shares: ShareSamples | None = None
 
 
-def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = SchedulerSources()) -> Starlette:  # noqa: B008
-    """The application. It keeps the board up to date while it runs."""
+def app_of(
+    board: PageBoard,
+    accesses: Accesses,
+    scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+    actions: Actions | None = None,
+) -> Starlette:
+    """The application. It keeps the board up to date while it runs. Without `actions` nothing can be written."""
     assets, streams = read_assets(), _Streams(board, accesses)
     shell = assets[_SHELL]
 
@@ -80,7 +86,7 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
     async def asset(request: Request) -> Response:
         found: Asset | None = assets.get(request.path_params["path"])
         if found is None:
-            return _failed(404, "there is no such file")
+            return failed(404, "there is no such file")
         return _sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
 
     async def data(request: Request) -> Response:
@@ -89,33 +95,33 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
         needed = lists(NEEDED.get(topic.page, ())) if topic is not None else ()
         refused = await accesses.refusal(request.headers.get("authorization", ""), namespace, needed)
         if refused is not None:
-            return _failed(*refused)
+            return failed(*refused)
         if topic is None or form not in _FORMS:
-            return _failed(404, "there is no such page")
+            return failed(404, "there is no such page")
         try:
             sheet = await board.sheet(topic, soon="soon" in request.query_params)
         except SourceAway as error:
-            return _failed(503, str(error))
+            return failed(503, str(error))
         except TooManyPages as error:
-            return _failed(429, str(error))
+            return failed(429, str(error))
         if sheet.status != 200 and form == "csv":
-            return _failed(sheet.status, "there is no such job or node")
+            return failed(sheet.status, "there is no such job or node")
         return _csv(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
 
     async def whatif(request: Request) -> Response:
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
         if why := foreign(request.headers, request.headers.get("host", "")):
-            return _failed(403, why)
+            return failed(403, why)
         refused = await accesses.refusal(header, namespace, (PREDICTS,))
         if refused is not None:
-            return _failed(*refused)
-        body = await _body(request, MOST_BYTES)
+            return failed(*refused)
+        body = await body_of(request, MOST_BYTES)
         if body is None:
-            return _failed(413, f"a question has {MOST_BYTES >> 10} KiB at most")
+            return failed(413, f"a question has {MOST_BYTES >> 10} KiB at most")
         try:
             found = await predict(board.source, body, namespace, header)
         except BadQuestion as error:
-            return _failed(error.status, str(error))
+            return failed(error.status, str(error))
         answer = msgspec.json.encode(SheetDocument(found.as_of_ms, found.answer, ""))
         return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
@@ -124,16 +130,16 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
         header, form = request.headers.get("authorization", ""), request.path_params["form"]
         refused = await accesses.refusal(header, "")
         if refused is not None:
-            return _failed(*refused)
+            return failed(*refused)
         decision = request.path_params.get("decision", "")
         if form not in _FORMS or len(decision) > LONGEST_NAME:
-            return _failed(404, "there is no such page")
+            return failed(404, "there is no such page")
         try:
             page = await (_decision(scheduler, decision, header) if decision else _scheduler(scheduler))
         except SourceAway as error:
-            return _failed(503, str(error))
+            return failed(503, str(error))
         except BadQuestion as error:
-            return _failed(error.status, str(error))
+            return failed(error.status, str(error))
         sheet = Sheet(0, page.now_ms, page)
         if form == "csv":
             return _csv(sheet, Topic("decision" if decision else "scheduler", decision))
@@ -144,9 +150,9 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
         refused = await accesses.refusal(header, namespace)
         if refused is not None:
-            return _failed(*refused)
+            return failed(*refused)
         if request.path_params["form"] not in _FORMS:
-            return _failed(404, "there is no such page")
+            return failed(404, "there is no such page")
         page = SharesPage(board.clock_ms(), 0, (), (), ())
         if scheduler.shares is not None and not namespace:
             page = scheduler.shares.page()
@@ -155,7 +161,6 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             return _csv(sheet, Topic("shares"))
         return _sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
 
-    own = [Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))] if isinstance(accesses, OwnAccess) else []
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
     return Starlette(
@@ -171,11 +176,12 @@ def app_of(board: PageBoard, accesses: Accesses, scheduler: SchedulerSources = S
             Route("/api/decision/{decision}.{form}", of_scheduler),
             Route("/api/shares.{form}", shares),
             Route("/api/whatif.json", whatif, methods=["POST"]),
+            *ActionRoutes(accesses, actions).routes(),
             Route("/api/{page}.{form}", data),
             Route("/api/{of}/{part}/{name}.{form}", data),
             Route("/api/node/{name}.{form}", data),
         ],
-        middleware=[Middleware(_Headers), *own],
+        middleware=[Middleware(_Headers), *([Middleware(OwnHosts)] if isinstance(accesses, OwnAccess) else [])],
         exception_handlers={404: unknown},
         lifespan=_running(board),
     )
@@ -203,18 +209,10 @@ async def _scheduler(sources: SchedulerSources) -> SchedulerPage:
 async def _decision(sources: SchedulerSources, decision: str, user: str) -> DecisionPage:
     """Raises BadQuestion."""
     if sources.decisions is None:
-        raise BadQuestion(404, "there is no recording here: start with --recording PATH")
+        raise BadQuestion(
+            404, "there is no recording here: start with --recording PATH, or where the scheduler has views"
+        )
     return await sources.decisions.page(decision, user)
-
-
-async def _body(request: Request, most_bytes: int) -> bytes | None:
-    """None for a longer one."""
-    found = bytearray()
-    async for part in request.stream():
-        found += part
-        if len(found) > most_bytes:
-            return None
-    return bytes(found)
 
 
 class _Streams:
@@ -233,9 +231,9 @@ class _Streams:
         topics = [topic_of(one, namespace) for one in asked]
         found = frozenset(one for one in topics if one is not None)
         if (refused := await self._accesses.refusal(header, namespace)) is not None:
-            return _failed(*refused)
+            return failed(*refused)
         if len(found) < len(asked) or len(asked) > MOST_TOPICS:
-            return _failed(400, f"`on` names up to {MOST_TOPICS} different pages")
+            return failed(400, f"`on` names up to {MOST_TOPICS} different pages")
         needed: dict[Resource, None] = {}
         for one in sorted(found):
             rights = NEEDED.get(one.page, ())
@@ -249,7 +247,7 @@ class _Streams:
             return await self._accesses.refusal(header, namespace, lists(needed))
 
         if self._streams.total() >= MOST_STREAMS or (header and self._streams[header] >= MOST_OF_A_TOKEN):
-            return _failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
+            return failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
         events = events_of(self._board, found, request.headers.get("last-event-id", ""), may)
 
         async def counted() -> AsyncIterator[ServerSentEvent]:

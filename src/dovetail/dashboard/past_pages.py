@@ -89,9 +89,14 @@ def _group(line: CostLine) -> CostGroup:
     )  # fmt: skip
 
 
+def idle_question() -> tuple[Resource, dict[str, str]]:
+    """What the page Waste asks about idle pods: the resource, and the query."""
+    return _asked(IdleQuestion())
+
+
 async def idle(ask: Asking, fabric: Sequence[str], name: str) -> IdlePage:
     """The pods that hold GPUs and do not use them."""
-    resource, query = _asked(IdleQuestion())
+    resource, query = idle_question()
     found = await ask(resource, IdleList, query)
     return IdlePage(
         round(found.now.timestamp() * 1000), tuple(map(_holder, found.pods)), _hours(found.gpu_s),

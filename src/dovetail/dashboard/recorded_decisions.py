@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decision of the scheduler, opened from its recording: its step is repeated, as by `dovetail replay --decision`.
+"""A decision of the scheduler, opened: from a recording on this machine, or by the running scheduler from its own.
 
-Rules: repeating takes CPU time, up to that of a whole segment, in a thread; viewers take turns (`aggregated.turns`). A
-recording has the names of all namespaces, so only users that may see all of them may ask.
+Rules
+- A recording on this machine is repeated in a thread, and viewers take turns (`aggregated.turns`). Only users that may
+  see all namespaces may ask.
+- The running scheduler is asked with the token of the viewer: RBAC and the bounds of its predictions are those of that
+  user. So a pod of the dashboard needs no recording, and no right to one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from dovetail.aggregated.question import BadQuestion, Reply
+from dovetail.aggregated.question import Reply
 from dovetail.aggregated.turns import Turns
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.page_types import DecisionPage
-from dovetail.recording.decided import DecidedRun, NotRecorded, decided
-from dovetail.recording.reader import BadRecording, find
-from dovetail.recording.replay import Differs
+from dovetail.dashboard.sources import PredictingSource
+from dovetail.kube.objects.views import RECORDED_DECISIONS
+from dovetail.kube.reading.views import ViewRequest
+from dovetail.recording.decided import DecidedRun
+from dovetail.viewserver.recorded import DecisionQuestion, repeated
 
 A_MINUTE, MOST_WAITING = 20, 16
+
+
+class DecisionSource(Protocol):
+    """Opens decisions."""
+
+    async def page(self, decision: str, user: str) -> DecisionPage:
+        """The page for a user, by Authorization header. Raises BadQuestion."""
 
 
 class RecordedDecisions:
@@ -31,25 +44,23 @@ class RecordedDecisions:
         self._turns = Turns("decision", A_MINUTE, MOST_WAITING)
 
     async def page(self, decision: str, user: str) -> DecisionPage:
-        """The page for a user, by Authorization header. Raises BadQuestion."""
-
         async def opened() -> Reply:
-            return await asyncio.to_thread(self._opened, decision)
+            found = await asyncio.to_thread(repeated, self._path, decision)
+            return Reply(200, msgspec.json.encode(_page(found)))
 
         return decode_json((await self._turns.take(user, opened)).body, DecisionPage)
 
-    def _opened(self, decision: str) -> Reply:
-        """Raises BadQuestion."""
-        runs, wrong = find((self._path,))
-        try:
-            if not runs and wrong:
-                raise wrong[0]
-            found = decided(runs, decision)
-        except NotRecorded as error:
-            raise BadQuestion(404, str(error)) from error
-        except (BadRecording, Differs) as error:
-            raise BadQuestion(503, f"the recording cannot be repeated: {error}") from error
-        return Reply(200, msgspec.json.encode(_page(found)))
+
+class SchedulersDecisions:
+    """Of the recording of the running scheduler."""
+
+    def __init__(self, source: PredictingSource) -> None:
+        self._source = source
+
+    async def page(self, decision: str, user: str) -> DecisionPage:
+        body = msgspec.json.encode(DecisionQuestion(decision))
+        found = await self._source.predict(ViewRequest(RECORDED_DECISIONS, "", body=body), user)
+        return _page(decode_json(found.answer, DecidedRun))
 
 
 def _page(found: DecidedRun) -> DecisionPage:

@@ -15,18 +15,17 @@ from threading import Thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from dovetail.aggregated.question import BadQuestion
-from dovetail.dashboard.app import OWN_HOSTS, topic_of
+from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.assets import read_assets
 from dovetail.dashboard.board import TooManyPages
 from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
-from dovetail.dashboard.responses import PolicyHeaders, csv_response, failed, sent
+from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent
 from dovetail.dashboard.sources import SourceAway
 
 _MARK = b'<html lang="en"', b'<html lang="en" data-replay'
@@ -96,7 +95,7 @@ def replay_app(pages: DayPages) -> Starlette:
             Route("/api/replay/parts/{number:int}.json", part),
             *(Route(f"/api/{path}.{{form}}", data) for path in ("{page}", "{page}/{name}", "{page}/{part}/{name}")),
         ],
-        middleware=[Middleware(PolicyHeaders), Middleware(TrustedHostMiddleware, allowed_hosts=list(OWN_HOSTS))],
+        middleware=[Middleware(PolicyHeaders), Middleware(OwnHosts)],
         exception_handlers={404: unknown},
         lifespan=_reading(pages),
     )

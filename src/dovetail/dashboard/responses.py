@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.dashboard.board import Topic
 from dovetail.dashboard.sheets import Sheet
 
+OWN_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_PORT = re.compile(r":[0-9]{1,5}\Z")
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -39,6 +43,19 @@ class PolicyHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class OwnHosts:
+    """Refuses what was asked by another name than those of this machine."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _PORT.sub("", Headers(scope=scope).get("host", "")).lower() not in OWN_HOSTS:
+            await PlainTextResponse("this is no name of this machine\n", 400)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 def csv_response(sheet: Sheet, topic: Topic) -> Response:

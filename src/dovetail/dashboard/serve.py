@@ -16,17 +16,19 @@ from starlette.types import ASGIApp
 
 from dovetail.core.policy import Policy
 from dovetail.dashboard.access import Accesses, OwnAccess, ReviewedAccess
+from dovetail.dashboard.actions import Actions
 from dovetail.dashboard.app import SchedulerSources, app_of
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.copied_cluster import CopiedCluster, follow
 from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.past_process import ReadHistory
 from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
-from dovetail.dashboard.recorded_decisions import RecordedDecisions
+from dovetail.dashboard.recorded_decisions import DecisionSource, RecordedDecisions, SchedulersDecisions
 from dovetail.dashboard.replay_app import replay_app
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
+from dovetail.dashboard.viewers import Viewers
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.reviews import Reviews
@@ -40,7 +42,7 @@ class ShownCluster(Struct, frozen=True):
     """What is shown: the cluster of `config`, or `copy`, one that stands still. `ours` is the name of the scheduler.
     `history` is what is read of the past; without it the collector of the cluster is asked. With `views_only` nothing
     but the running scheduler is asked. `metrics_url` is where that has its metrics, and `recording` what it writes,
-    where these are known."""
+    where these are known. With `actions` viewers may change the cluster, each with the own rights."""
 
     policy: Policy
     ours: str
@@ -50,18 +52,22 @@ class ShownCluster(Struct, frozen=True):
     views_only: bool = False
     metrics_url: str = ""
     recording: Path | None = None
+    actions: bool = False
 
 
 def bound(address: str) -> socket.socket:
-    """A socket at HOST:PORT, port 0 for any. Raises OSError."""
+    """A socket at HOST:PORT or [HOST]:PORT, port 0 for any. Raises OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, int(port)), family=family)
 
 
-async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: bool, ready: Callable[[], None]) -> None:
-    """Serve the pages until cancelled; `ready` is called when they are there. With `authorize` the API server decides
+async def run(
+    cluster: ShownCluster, listening: socket.socket, *, authorize: bool, ready: Callable[[str], None]
+) -> None:
+    """Serve the pages until cancelled; `ready` is called when they are there, with what follows their address: the key
+    of actions, "" for none. With `authorize` the API server decides
     what the user of each token may see. Raises KubeError."""
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         client = None
@@ -79,11 +85,14 @@ async def run(cluster: ShownCluster, listening: socket.socket, *, authorize: boo
             tasks.create_task(samples.run())
         scheduler = SchedulerSources(
             SchedulerMetrics(cluster.metrics_url, now_ms) if cluster.metrics_url else None,
-            RecordedDecisions(cluster.recording) if cluster.recording is not None else None,
+            _decisions(cluster, source),
             samples,
         )
-        await stack.enter_async_context(serving(board, accesses, listening, scheduler))
-        ready()
+        actions = None
+        if cluster.actions and cluster.config is not None:
+            actions = Actions(Viewers(cluster.config, tokens=authorize), board, now_ms)
+        await stack.enter_async_context(serving(board, accesses, listening, scheduler, actions))
+        ready(f"#key={actions.viewers.key}" if actions is not None and actions.viewers.key else "")
         await asyncio.get_running_loop().create_future()
 
 
@@ -109,6 +118,12 @@ async def _source(cluster: ShownCluster, client: Client | None, tasks: asyncio.T
         except (NoView, NoSuchObject):
             pass
     return SchedulerViews(cluster.config, client)
+
+
+def _decisions(cluster: ShownCluster, source: PredictingSource) -> DecisionSource | None:
+    if cluster.recording is not None:
+        return RecordedDecisions(cluster.recording)
+    return SchedulersDecisions(source) if isinstance(source, SchedulerViews) else None
 
 
 async def _past(cluster: ShownCluster, client: Client | None, stack: AsyncExitStack) -> ViewSource:
@@ -144,8 +159,9 @@ async def serving(
     accesses: Accesses,
     listening: socket.socket,
     scheduler: SchedulerSources = SchedulerSources(),  # noqa: B008
+    actions: Actions | None = None,
 ) -> AsyncIterator[None]:
-    async with listening_app(app_of(board, accesses, scheduler), listening, board.close):
+    async with listening_app(app_of(board, accesses, scheduler, actions), listening, board.close):
         yield
 
 

@@ -4,13 +4,12 @@
 Rules
 - The value of `dovetail.dev/when-idle` that is the owner's consent depends on the kind: `suspend` where it has a field
   for that, `scale-to-zero` where it has replicas. Any other value is no consent.
-- What Kueue suspends and resumes is not suspended: Kueue would resume it. A RayJob is suspended only as KubeRay has it:
-  of one with another spec it takes the suspended object as invalid, and the job fails.
+- What cannot be suspended by hand (`jobs.suspending`) is not suspended.
 - What something else starts again is not stopped once more (`put_back`).
 - A kind without a way is known, so that what owns it is found, and is never stopped.
 Sources: of JobSet kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go; of TrainJob kubeflow/trainer,
 pkg/apis/trainer/v1alpha1/trainjob_types.go (both: `suspend` of the spec may change, of much else "field is immutable");
-of RayJob ray-project/kuberay, ray-operator/controllers/ray/utils/validation.go, ValidateRayJobSpec; of Notebook
+of Notebook
 github.com/kubeflow/notebooks, components/notebook-controller: with that annotation it keeps its
 StatefulSet at no replicas, and its pods have the label.
 """
@@ -23,7 +22,8 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.idlepolicy.put_back import put_back
-from dovetail.jobs.kinds import JOB_KINDS, KUEUE_LABEL, Document, JobKind, at
+from dovetail.jobs.kinds import JOB_KINDS, Document, JobKind, at
+from dovetail.jobs.suspending import by_kueue, ray_job_hindrance
 from dovetail.kube.api.resources import DEPLOYMENTS, PODS, STATEFUL_SETS, Resource
 from dovetail.kube.manifests.templates import LEADER_WORKER_SETS
 from dovetail.kube.translate.annotations import IDLE_CHOICES
@@ -72,7 +72,7 @@ class Stoppable(Struct, frozen=True):
             return "it is of a kind that is never stopped"
         if way.holds(at(document, way.path)):
             return f"it is {way.done} already"
-        if way.consent == SUSPEND and KUEUE_LABEL in (at(document, "metadata.labels") or {}):
+        if way.consent == SUSPEND and by_kueue(document):
             return "Kueue would resume it"
         back = put_back(document, way.path)
         return back.why_not if back is not None else self.hindrance(document)
@@ -104,15 +104,7 @@ def _way(job: JobKind) -> Way | None:
     return _suspend(job.suspend) if job.suspend else _SCALE if job.resource in _SCALED else None
 
 
-def _ray_job(document: Document) -> str:
-    if at(document, "spec.clusterSelector"):
-        return "KubeRay suspends no RayJob on a cluster of others (spec.clusterSelector)"
-    if at(document, "spec.shutdownAfterJobFinishes") is not True:
-        return "KubeRay suspends a RayJob only with spec.shutdownAfterJobFinishes: true"
-    return ""
-
-
-_HINDRANCES = {"RayJob": _ray_job}
+_HINDRANCES = {"RayJob": ray_job_hindrance}
 STOPPABLE: tuple[Stoppable, ...] = (
     *(Stoppable(job, _way(job), _HINDRANCES.get(job.resource.kind, _nothing)) for job in JOB_KINDS),
     Stoppable(JobKind(NOTEBOOKS, "notebook-name"), _NOTEBOOK),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from dovetail.jobs import changes, holds, logs, waiting
+from dovetail.jobs import changes, holds, logs, suspending, waiting
 from dovetail.jobs.finding import Finder, NamedJob
 from dovetail.jobs.kinds import ANY, Document
 from dovetail.jobs.life import JobLife, life, read_events
@@ -89,6 +89,10 @@ class JobCluster:
     async def release(self, job: NamedJob) -> holds.HeldJob:
         """As `holds.release`."""
         return await holds.release(self._client, job)
+
+    async def suspend(self, job: NamedJob, *, dry_run: bool = False) -> None:
+        """As `suspending.suspend`."""
+        await suspending.suspend(self._client, job, dry_run=dry_run)
 
     async def wait(
         self, job: NamedJob, goal: waiting.Goal, every_s: float, shown: Callable[[NamedJob], None]

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from dovetail.jobs.changes import NotDone
 from dovetail.jobs.finding import NamedJob
-from dovetail.jobs.kinds import KUEUE_LABEL, Document, at
 from dovetail.jobs.pods import JobPod
+from dovetail.jobs.suspending import by_kueue, resume
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import Conflict, NotFound
 from dovetail.kube.api.resources import PODS
@@ -65,7 +65,7 @@ async def hold(client: Client, job: NamedJob) -> HeldJob:
 
 async def release(client: Client, job: NamedJob) -> HeldJob:
     """Let the job start. Raises NotDone and ApiError."""
-    if job.suspended and job.document is not None and _by_kueue(job.document):
+    if job.suspended and job.document is not None and by_kueue(job.document):
         raise NotDone(f"{job.title} is suspended by Kueue, which resumes it when its queue admits it")
     declaring = [owner for owner in _declaring(job) if await _owner_is_held(client, owner)]
     waiting = [pod for pod in _waiting(job) if declaring or is_held(pod)]
@@ -75,18 +75,13 @@ async def release(client: Client, job: NamedJob) -> HeldJob:
         await _annotate(client, owner.resource.path(owner.namespace, owner.name), None)
     await _annotate_pods(client, job.namespace, waiting, "false")
     if job.suspended:
-        await _resume(client, job)
+        await resume(client, job)
     return HeldJob(len(waiting), resumed=job.suspended)
 
 
 def is_held(pod: JobPod) -> bool:
     """Whether the pod itself is held."""
     return pod.metadata.annotations.get(_HOLD) == "true"
-
-
-def _by_kueue(document: Document) -> bool:
-    labels = at(document, "metadata.labels")
-    return isinstance(labels, dict) and KUEUE_LABEL in labels
 
 
 def _waiting(job: NamedJob) -> list[JobPod]:
@@ -126,13 +121,3 @@ async def _annotate_pods(client: Client, namespace: str, pods: Sequence[JobPod],
             return
 
     await asyncio.gather(*map(one, pods))
-
-
-async def _resume(client: Client, job: NamedJob) -> None:
-    assert job.kind is not None
-    patch: Any = False
-    for step in reversed(job.kind.suspend.split(".")):
-        patch = {step: patch}
-    params = {"fieldManager": MANAGER}
-    path = job.kind.resource.path(job.namespace, job.name)
-    await client.request("PATCH", path, patch, params=params, content_type=MERGE_PATCH)

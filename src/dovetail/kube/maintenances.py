@@ -2,8 +2,8 @@
 """The maintenance of nodes in their GPUNodes, as a user writes it; and the wait until nodes are empty.
 
 Rules: a GPUNode that no agent has made yet is made, owned by its Node. A maintenance is written on condition that the
-GPUNode is as it was read. A node is empty when no pod of our scheduler runs there, and no pod that holds GPUs; pods of
-DaemonSets and static pods do not count.
+GPUNode is as it was read. That of somebody else is not replaced, and that of a rollout is not ended. A node is empty
+when no pod of our scheduler runs there, and no pod that holds GPUs; pods of DaemonSets and static pods do not count.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dovetail.kube.objects.holding import UNFINISHED, HoldingPod
 from dovetail.kube.objects.topology import GPUNodeSpec, NodeMaintenance
 
 _MANAGER = "dovetail-drain"
+_ROLLOUT = "rollout/"
 _MODES: dict[str, DrainMode] = {"WaitForCheckpoint": "WaitForCheckpoint", "Evict": "Evict"}
 
 
@@ -48,6 +49,46 @@ class NotMaintainable(KubeError):
     """The cluster has no GPUNodes."""
 
 
+class InMaintenance(KubeError):
+    """A node is in maintenance by somebody else; the text has how to end that."""
+
+
+async def begin_maintenance(
+    config: ClusterConfig, nodes: Iterable[str], asked: MaintenanceRequest, *, dry_run: bool = False
+) -> None:
+    """Put these nodes into maintenance, unless one is in that of somebody else. `dry_run`: the server checks the
+    change, and stores none. Raises InMaintenance and other KubeErrors."""
+    nodes = tuple(nodes)
+    for name, old in (await read_maintenances(config, nodes)).items():
+        if old is not None and old.by != asked.by:
+            raise InMaintenance(
+                f"{name} is in maintenance already, by {old.by or 'somebody'}{_why(old)}: {_how_to_end(old, name)}"
+            )
+    await write_maintenances(config, dict.fromkeys(nodes, asked), dry_run=dry_run)
+
+
+async def end_maintenance(config: ClusterConfig, nodes: Iterable[str], *, dry_run: bool = False) -> dict[str, bool]:
+    """End the maintenance of these nodes; by node, whether it was in one. Raises InMaintenance for that of a rollout,
+    and other KubeErrors."""
+    found = await read_maintenances(config, tuple(nodes))
+    for name, old in found.items():
+        if old is not None and old.by.startswith(_ROLLOUT):
+            raise InMaintenance(f"{name} is in maintenance by {old.by}{_why(old)}: {_how_to_end(old, name)}")
+    ended = {name: None for name, old in found.items() if old is not None}
+    await write_maintenances(config, ended, dry_run=dry_run)
+    return {name: name in ended for name in found}
+
+
+def _how_to_end(old: MaintenanceRequest, name: str) -> str:
+    if old.by.startswith(_ROLLOUT):
+        return f"pause the rollout (spec.upgrade.paused of GPUStack {old.by.removeprefix(_ROLLOUT)}), or wait"
+    return f"`dovetail drain --undo {name}` ends it"
+
+
+def _why(old: MaintenanceRequest) -> str:
+    return f" ({old.reason})" if old.reason else ""
+
+
 async def read_maintenances(config: ClusterConfig, nodes: Iterable[str]) -> dict[str, MaintenanceRequest | None]:
     """By node its maintenance. Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
@@ -56,12 +97,14 @@ async def read_maintenances(config: ClusterConfig, nodes: Iterable[str]) -> dict
     return {name: None if one is None else _request(one.spec.maintenance) for name, one in found.items()}
 
 
-async def write_maintenances(config: ClusterConfig, wanted: Mapping[str, MaintenanceRequest | None]) -> None:
+async def write_maintenances(
+    config: ClusterConfig, wanted: Mapping[str, MaintenanceRequest | None], *, dry_run: bool = False
+) -> None:
     """Put these nodes into maintenance, or end it (None). Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
         await _served(client)
         for name, maintenance in wanted.items():
-            await _write(client, name, None if maintenance is None else _maintenance(maintenance))
+            await _write(client, name, None if maintenance is None else _maintenance(maintenance), dry_run)
 
 
 async def wait_until_empty(
@@ -110,7 +153,7 @@ async def _read(client: Client, name: str) -> MaintainedNode | None:
         return None
 
 
-async def _write(client: Client, name: str, maintenance: NodeMaintenance | None) -> None:
+async def _write(client: Client, name: str, maintenance: NodeMaintenance | None, dry_run: bool) -> None:
     found = await _read(client, name)
     if found is None:
         if maintenance is None:
@@ -123,13 +166,13 @@ async def _write(client: Client, name: str, maintenance: NodeMaintenance | None)
             "apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind,
             "metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"maintenance": fields},
         }  # fmt: skip
-        await client.apply(GPU_NODES.path(name=name), body, field_manager=_MANAGER)
+        await client.apply(GPU_NODES.path(name=name), body, field_manager=_MANAGER, dry_run=dry_run)
         return
     version = {"resourceVersion": found.metadata.resource_version}
     # A field of an earlier maintenance that this one does not have is removed.
     new = None if maintenance is None else {field: value or None for field, value in _fields(maintenance).items()}
     patch = {"metadata": version, "spec": {"maintenance": new}}
-    params = {"fieldManager": _MANAGER}
+    params = {"fieldManager": _MANAGER} | ({"dryRun": "All"} if dry_run else {})
     await client.request("PATCH", GPU_NODES.path(name=name), patch, params=params, content_type=MERGE_PATCH)
 
 

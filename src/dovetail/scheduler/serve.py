@@ -160,8 +160,9 @@ async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
                         objects = ViewObjects(client, mirror, feed, options.scheduler_name)
                         starter = ViewStarter(feed, lambda: driver.decides, mirror.changed.set, objects.report_all)
                         views = view_process(
-                            client, options.views, options.lease_namespace, options.scheduler_name, starter
-                        )
+                            client, options.views, options.lease_namespace, options.scheduler_name, starter,
+                            options.recording if recorder is not None else None,
+                        )  # fmt: skip
                         tasks.create_task(views.run())
                     if options.leader_elect:
                         # Not earlier: a process that cannot read the cluster must not hold the lease.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from dovetail.aggregated.process import AnsweredApi, AnsweringProcess, Starter
 from dovetail.aggregated.registration import ApiObjects
@@ -45,11 +46,11 @@ class ViewStarter(Starter):
 
 
 def view_process(
-    client: Client, listen: str, namespace: str, scheduler_name: str, starter: ViewStarter
+    client: Client, listen: str, namespace: str, scheduler_name: str, starter: ViewStarter, recording: Path | None
 ) -> AnsweringProcess:  # fmt: skip
-    """`listen` is HOST:PORT, `namespace` that of the Service."""
+    """`listen` is HOST:PORT, `namespace` that of the Service, `recording` the folder of the recording."""
     api = AnsweredApi(
         MODULE, "views", VIEWS, metrics.VIEW_SERVER_UP, metrics.VIEW_SERVER_ENDS, metrics.log,
-        {"scheduler_name": scheduler_name},
+        {"scheduler_name": scheduler_name, "recording": str(recording or "")},
     )  # fmt: skip
     return AnsweringProcess(client, api, listen, namespace, starter)

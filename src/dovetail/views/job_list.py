@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from dovetail.core.labels import holds
 from dovetail.core.model import Pod, Requirement
+from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure, When
 from dovetail.core.state import State
@@ -40,6 +41,8 @@ from dovetail.views.queues import inside, queue_named
 from dovetail.views.requested import requested, requested_milli
 from dovetail.views.why import refusal_of
 
+_MINUTE = 60_000_000
+"""In milli-GPU times ms."""
 _SURE = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _GROUPS = {RUNNING: 0, ENDING: 0, WAITING: 1, COMPLETED: 2, FAILED: 2}
 
@@ -97,7 +100,7 @@ def jobs_of(
     order = {workload: number for number, workload in enumerate(state.queue.ordered())}
     look_ahead = len(order) <= most_ahead
     waits, whole = (_looked_ahead if look_ahead else _of_next_step)(outlook, waiting)
-    rows = [_row(state, one, waits, order) for one in listed]
+    rows = [_row(state, outlook.now_ms, one, waits, order) for one in listed]
     places = [min((order.get(view.workload, len(order)) for view in one.views), default=0) for one in listed]
     rows = [row for row, _ in sorted(zip(rows, places, strict=True), key=lambda pair: _rank(*pair))]
     now = datetime.fromtimestamp(outlook.now_ms // 1000, UTC)
@@ -231,7 +234,9 @@ def _of_next_step(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, 
     return found, True
 
 
-def _row(state: State, one: _Listed, waits: Mapping[str, _Wait], order: Mapping[str, int]) -> JobRow:
+def _row(
+    state: State, now_ms: int, one: _Listed, waits: Mapping[str, _Wait], order: Mapping[str, int]
+) -> JobRow:  # fmt: skip
     """The row of a job; `order` are the places of waiting workloads."""
     pods = one.pods
     wait, priority = _WAITS_FOR_NOTHING, pods[0].priority
@@ -248,12 +253,13 @@ def _row(state: State, one: _Listed, waits: Mapping[str, _Wait], order: Mapping[
             message = f"pod {failed.pod.name}: {failed.message}" if failed.message else f"pod {failed.pod.name}"
             wait = _Wait(failed.code, message, "")
     leases = {pod.lease for pod in pods}
+    lost = sum(lost_milli_ms(state.shares, pod, now_ms) for pod in pods if pod.node) if one.views else 0
     return JobRow(
         one.name, pods[0].user, one.queue, one.state, requested(state, pods), milli, len(pods),
         sum(bool(pod.node) for pod in pods), tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
         wait.reason, wait.message, wait.when, priority, leases.pop() if len(leases) == 1 else "",
         _moment(min((pod.created_ms for pod in pods if pod.created_ms), default=0)), start, end,
-        dict(set.intersection(*(set(pod.labels) for pod in pods))), one.kind,
+        dict(set.intersection(*(set(pod.labels) for pod in pods))), one.kind, -(-lost // _MINUTE),
     )  # fmt: skip
 
 

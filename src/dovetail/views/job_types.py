@@ -49,7 +49,8 @@ class JobRow(Struct, frozen=True):
     count. `reason` is the code of why it waits or failed, with a `message`. `when` is Placed if the next step starts
     the job, else NotYet or Never, "" if it does not wait. `start` is None where it was not looked for, `end` None for a
     job that waits. `labels` are those that all its pods have. `kind` is that of the object that its user made: "Job",
-    "Deployment"; else "Gang" or "Pod"; "" in answers of schedulers that do not know it."""
+    "Deployment"; else "Gang" or "Pod"; "" in answers of schedulers that do not know it. `lost_gpu_minutes` is the work
+    that it would lose if its pods were ended now, rounded up."""
 
     job: str
     user: str
@@ -70,6 +71,7 @@ class JobRow(Struct, frozen=True):
     end: JobTime | None
     labels: dict[str, str]
     kind: str = ""
+    lost_gpu_minutes: int = 0
 
 
 class JobList(Struct, frozen=True):

@@ -24,7 +24,7 @@ from dovetail.views.gpus import gpus_of
 from dovetail.views.jobs import find_pod
 from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.topology import of_reading
-from dovetail.views.topology_types import NodeInside, NodeQuestion, NodeTopology, Policies, Topology
+from dovetail.views.topology_types import GpuProcess, NodeInside, NodeQuestion, NodeTopology, Policies, Topology
 
 _GPU_NODE = "GPUNode"
 _LABELS = "labels of the node"
@@ -75,6 +75,17 @@ def inside(state: State, objects: ReadObjects, name: str) -> NodeInside:
         findings=tuple(finding for key in about for finding in objects.notes(key).findings),
         policies=_policies(record.inventory),
         pods=tuple(sorted(holders, key=lambda held: (held.gpus is None, held.gpus or (), held.pod))),
+        processes=_processes(objects.gpu_node(name)),
+    )
+
+
+def _processes(gpu_node: GPUNode | None) -> tuple[GpuProcess, ...]:
+    """Those that the agent reports."""
+    return tuple(
+        GpuProcess(
+            one.pid, one.gpu, one.uuid, one.holder, f"{one.namespace}/{one.pod}" if one.pod else "", one.memory_mib
+        )
+        for one in (gpu_node.status.foreign_processes if gpu_node is not None else ())
     )
 
 

@@ -72,9 +72,23 @@ class Policies(Struct, frozen=True):
     memory_manager: str | None = None
 
 
+class GpuProcess(Struct, frozen=True):
+    """A process that uses a GPU, or MIG instance, which its pod does not hold; `gpu` is the index, None where that is
+    not known. `holder`: other_pod, gone (its pod does not exist any more) or no_pod. `pod` is NAMESPACE/NAME, "" but
+    for the first. `memory_mib` is 0 where it is not known."""
+
+    pid: int
+    gpu: int | None
+    uuid: str
+    holder: str
+    pod: str
+    memory_mib: int
+
+
 class NodeInside(Struct, frozen=True):
     """A node. It offers `gpus` GPUs, `free` of which no pod holds. `topology` is None if the wiring is not known.
-    `findings` name contradictions between objects, and values that cannot be used. `pods` hold GPUs there."""
+    `findings` name contradictions between objects, and values that cannot be used. `pods` hold GPUs there.
+    `processes` use GPUs that their pods do not hold; `other_processes` is how many of them the asker may not see."""
 
     node: str
     gpus: int
@@ -83,6 +97,8 @@ class NodeInside(Struct, frozen=True):
     findings: tuple[str, ...]
     policies: Policies
     pods: tuple[PodGpus, ...]
+    processes: tuple[GpuProcess, ...] = ()
+    other_processes: int = 0
 
 
 class NodeQuestion(Struct, frozen=True):

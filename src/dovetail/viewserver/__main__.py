@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import sys
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -35,7 +36,9 @@ async def main() -> None:
     certificate = ServingCertificate(options.host)
     following = Following(reader, options.scheduler_name)
     generations = Generations(following, options.scheduler_name)
-    server = ViewServer(generations, WhatIfs(following, options.scheduler_name), options.front_proxy)
+    recording = Path(options.recording) if options.recording else None
+    what_ifs = WhatIfs(following, options.scheduler_name, recording)
+    server = ViewServer(generations, what_ifs, options.front_proxy)
     port = await server.listen(options.listen, certificate.context(options.front_proxy.ca_pem))
     sys.stdout.buffer.write(msgspec.json.encode(Listening(port, certificate.pem)) + b"\n")
     sys.stdout.flush()

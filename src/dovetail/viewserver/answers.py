@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ from dovetail.kube.objects.views import (
     PREDICTIONS,
     QUEUE_DRAIN_PLANS,
     QUEUE_SHARES,
+    RECORDED_DECISIONS,
     VIEWS,
     VIEWS_GROUP,
     VIEWS_VERSION,
@@ -74,6 +76,7 @@ from dovetail.views.whatif import ChangeError, whatif
 from dovetail.views.whatif_changes import MOST_NODES, NotPermitted, hypothesis_of
 from dovetail.views.whatif_types import WhatIfQuestion
 from dovetail.views.why_types import KINDS, WhyQuestion
+from dovetail.viewserver.recorded import DecisionQuestion, repeated
 from dovetail.viewserver.redaction import Redaction
 
 T = TypeVar("T")
@@ -103,17 +106,18 @@ class _Limit:
 
 class ViewAnswers:
     """For one state, which stays as it is, and the objects that were reported with it. `ours` is the name of the
-    scheduler."""
+    scheduler, `recording` the folder of its recording, None where it is not known."""
 
     def __init__(
         self, state: State, now_ms: int, ours: str, objects: ReportedObjects | None = None,
-        look_ahead_s: float = LOOK_AHEAD_S,
+        look_ahead_s: float = LOOK_AHEAD_S, recording: Path | None = None,
     ) -> None:  # fmt: skip
         self._state = state
         self._objects = objects or ReportedObjects(ours)
         self._now_ms = now_ms
         self._ours = ours
         self._look_ahead_s = look_ahead_s
+        self._recording = recording
         self._outlook = Outlook(state, now_ms, _Limit(look_ahead_s), whole=True)
         self._redactions: dict[str, Redaction] = {}
         self._views: dict[tuple[str, tuple[tuple[str, str], ...]], object] = {}
@@ -270,6 +274,14 @@ class ViewAnswers:
         self._look_ahead()
         return explain_name(self._outlook, asked, self._ours, self._objects.leases)
 
+    def decision(self, question: Question, query: Mapping[str, str]) -> object:
+        if question.namespace:
+            raise BadQuestion(403, "a decision has names of all namespaces: only users that may see all may open it")
+        asked = self._asked(question, DecisionQuestion)
+        if self._recording is None:
+            raise BadQuestion(404, "the scheduler keeps no recording (--recording)")
+        return repeated(self._recording, asked.decision)
+
     def _asked(self, question: Question, kind: type[T]) -> T:
         """The body of a question. Raises BadQuestion."""
         try:
@@ -365,4 +377,5 @@ _OF: dict[str, Callable[[ViewAnswers, Question, Mapping[str, str]], object]] = {
     QUEUE_DRAIN_PLANS.plural: ViewAnswers.queue_drain,
     DEFRAG_PLANS.plural: ViewAnswers.defrag,
     LEASE_EXPLANATIONS.plural: ViewAnswers.leased,
+    RECORDED_DECISIONS.plural: ViewAnswers.decision,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -35,9 +36,9 @@ class Generation(Forked):
         """What users have asked of it."""
 
     @classmethod
-    async def fork(cls, following: Following, ours: str, *, alone: bool = False) -> Self:
+    async def fork(cls, following: Following, ours: str, *, alone: bool = False, recording: Path | None = None) -> Self:
         """A new process for the state as it is now. Raises OSError."""
-        frames, begin = following.frames, partial(_begin, following, ours, alone)
+        frames, begin = following.frames, partial(_begin, following, ours, alone, recording)
         made = await cls.start(begin, *((ONE_QUESTION, MOST_ALONE_BYTES) if alone else (GENERATION, None)))
         made.frames = frames
         return made
@@ -47,9 +48,10 @@ class Generation(Forked):
         return await self.reply(msgspec.json.encode(question), within_s)
 
 
-def _begin(following: Following, ours: str, alone: bool) -> Answer:
+def _begin(following: Following, ours: str, alone: bool, recording: Path | None) -> Answer:
     state = following.state
-    answers = ViewAnswers(state, max(state.now_ms, time.time_ns() // 1_000_000), ours, following.objects)
+    now_ms = max(state.now_ms, time.time_ns() // 1_000_000)
+    answers = ViewAnswers(state, now_ms, ours, following.objects, recording=recording)
     if not alone:
         answers.prepare()
     return lambda question: answers.answer(_QUESTION.decode(question))

@@ -13,9 +13,11 @@ from dovetail.aggregated.front_proxy import FrontProxy
 
 
 class ServerOptions(Struct, frozen=True):
-    """`listen` is HOST:PORT, `host` the name that the API server asks for. `scheduler_name` is that of our pods."""
+    """`listen` is HOST:PORT, `host` the name that the API server asks for. `scheduler_name` is that of our pods,
+    `recording` the folder of the recording, "" for none."""
 
     listen: str
     host: str
     scheduler_name: str
     front_proxy: FrontProxy
+    recording: str = ""

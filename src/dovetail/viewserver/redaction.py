@@ -76,6 +76,10 @@ class Redaction:
         *before, _ = key.split("/") if key else ("",)
         return self._own not in before and not self._hidden.isdisjoint(before)
 
+    def is_own(self, key: str) -> bool:
+        """Whether it is NAMESPACE/NAME of the namespace that is shown."""
+        return key.partition("/")[0] == self._own
+
     def _of(self, value: Any) -> Any:
         if type(value) is str:
             return self.text(value)
@@ -152,8 +156,11 @@ def _node(answer: NodeHealthView, redaction: Redaction) -> NodeHealthView:
 
 
 def _inside(answer: NodeInside, redaction: Redaction) -> NodeInside:
-    """Without findings about pods of others: they quote what is written in them."""
-    return replace(answer, findings=tuple(one for one in answer.findings if redaction.text(one) == one))
+    """Without findings about pods of others: they quote what is written in them. Of processes only those of own pods:
+    what runs outside of pods is not the business of a tenant."""
+    own = tuple(one for one in answer.processes if redaction.is_own(one.pod))
+    findings = tuple(one for one in answer.findings if redaction.text(one) == one)
+    return replace(answer, findings=findings, processes=own, other_processes=len(answer.processes) - len(own))
 
 
 def _pod_gpus(pods: Iterable[PodGpus], redaction: Redaction) -> Iterable[PodGpus]:

@@ -325,6 +325,11 @@ def test_options_of_the_web_pages() -> None:
     known = {option for param in dashboard_command.params for option in param.opts}
     assert {one.partition("=")[0] for one in container["args"][1:]} <= known
     assert deployment["spec"]["replicas"] == 2
+    assert "--actions" not in container["args"], "read-only, unless it is asked for"
+    (acting,) = containers(
+        select(objects({"dashboard": {"enabled": True, "actions": True}}), "Deployment", "dovetail-dashboard")
+    )
+    assert acting["args"][-1] == "--actions" and "--actions" in known
     off = made({"dashboard": {"enabled": True}, "scheduler": {"views": False}})
     assert [one.field for one in off.problems] == ["spec.dashboard.enabled"]
 

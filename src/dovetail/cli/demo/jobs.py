@@ -171,10 +171,12 @@ async def _show_pages(
     listening = serve.bound("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
 
-    def ready() -> None:
-        console.print(f"\nThe pages of this cluster: [bold]{url}[/bold]", highlight=False)
+    def ready(key: str) -> None:
+        console.print(f"\nThe pages of this cluster: [bold]{url}{key}[/bold]", highlight=False)
 
-    cluster = serve.ShownCluster(unhurried(Policy()), "dovetail", config, history=ReadHistory(str(history)))
+    cluster = serve.ShownCluster(
+        unhurried(Policy()), "dovetail", config, history=ReadHistory(str(history)), actions=True
+    )
     pages = asyncio.ensure_future(serve.run(cluster, listening, authorize=False, ready=ready))
     agents = asyncio.ensure_future(negotiate(playground, folder / "kubeconfig", scheduler))
     try:

@@ -9,6 +9,7 @@ import { parameter } from "/assets/route.js";
 
 const SILENT_MS = 15000;
 const TOKEN = "dovetail-token";
+const KEY = "dovetail-key";
 const sheets = new Map();
 const wanted = new Map();
 const listeners = new Set();
@@ -30,9 +31,31 @@ function set(state) {
   if (live.state !== state) Object.assign(live, { state, sinceMs: Date.now() });
 }
 
+// The key for actions is a part of the address that the command prints. It stays in this tab, and not in the address.
+const given = /^#key=([\w-]+)$/.exec(location.hash);
+if (given) {
+  sessionStorage.setItem(KEY, given[1]);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
 function headers() {
   const token = sessionStorage.getItem(TOKEN);
   return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+const ofAction = () => ({ ...headers(), ...(sessionStorage.getItem(KEY) ? { "X-Dovetail-Key": sessionStorage.getItem(KEY) } : {}) });
+
+// The actions that the viewer has the rights for; `query` is what they are about.
+export async function possible(query) {
+  // A recorded day is over.
+  if (recorded) return [];
+  const asked = new URLSearchParams({ ...query, ...(parameter("namespace") ? { namespace: parameter("namespace") } : {}) });
+  try {
+    const reply = await fetch(`/api/actions.json?${asked}`, { headers: ofAction(), cache: "no-store" });
+    return reply.ok ? (await reply.json()).page.actions : [];
+  } catch {
+    return [];
+  }
 }
 
 export const hasToken = () => Boolean(sessionStorage.getItem(TOKEN));
@@ -102,7 +125,7 @@ export async function read(path) {
 export async function ask(path, question) {
   try {
     const reply = await fetch(dataLink(path, "json"), {
-      method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(question), cache: "no-store",
+      method: "POST", headers: { ...ofAction(), "Content-Type": "application/json" }, body: JSON.stringify(question), cache: "no-store",
     });
     return await reply.json();
   } catch {

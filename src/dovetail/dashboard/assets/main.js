@@ -27,6 +27,8 @@ const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Le
 const DATA = { "/cost": costPath, "/waste": () => "idle", "/whatif": () => "teams" };
 const PAST = new Set(["/cost", "/waste"]);
 const TITLES = { 403: "You may not see this.", 404: "It is not there." };
+// Pages about one thing, which may not exist.
+const OF_ONE = new Set(["job", "node", "decision"]);
 // These are read again and again: no stream tells of them.
 const POLLED = { scheduler: 5000, decision: 0 };
 
@@ -96,8 +98,8 @@ function Page({ place }) {
   if (!sheet) return html`<p class="loading">Loading</p>`;
   const { page, error } = sheet.document;
   if (!page) {
-    return html`<div class="empty"><p><strong>${TITLES[sheet.status] ?? "There is no answer yet."}</strong></p><p>${error}</p>
-      ${sheet.status === 404 && html`<p><a href=${link("/jobs")}>All jobs</a>, <a href=${link("/")}>all nodes</a></p>`}</div>`;
+    return html`<div class="empty"><p><strong>${(sheet.status !== 404 || OF_ONE.has(place.page)) && TITLES[sheet.status] || "There is no answer yet."}</strong></p><p>${error}</p>
+      ${sheet.status === 404 && OF_ONE.has(place.page) && html`<p><a href=${link("/jobs")}>All jobs</a>, <a href=${link("/")}>all nodes</a></p>`}</div>`;
   }
   return html`<${Shown} page=${page} />`;
 }

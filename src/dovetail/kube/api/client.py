@@ -169,9 +169,14 @@ class Client:
         except JsonError as error:
             raise BadReply(200, "BadReply", str(error), f"{method} {path}") from error
 
-    async def apply(self, path: str, body: object, *, force: bool = False, field_manager: str = "dovetail") -> None:
-        """Server-side apply of `body`; `force` takes over fields that another manager owns, else Conflict is raised."""
+    async def apply(
+        self, path: str, body: object, *, force: bool = False, field_manager: str = "dovetail", dry_run: bool = False
+    ) -> None:
+        """Server-side apply of `body`; `force` takes over fields that another manager owns, else Conflict is raised.
+        `dry_run`: the server checks it and stores nothing."""
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        if dry_run:
+            params["dryRun"] = "All"
         await self.fetch("PATCH", path, body, params=params, content_type=APPLY_PATCH)
 
     async def fetch(

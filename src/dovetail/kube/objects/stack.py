@@ -145,10 +145,12 @@ class IdleSpec(Wire, frozen=True):
 
 
 class DashboardSpec(Wire, frozen=True):
-    """The web pages, `dovetail dashboard`. They show what the running scheduler answers."""
+    """The web pages, `dovetail dashboard`. They show what the running scheduler answers. With `actions` users may
+    change the cluster on them, each with the own rights."""
 
     enabled: bool = False
     replicas: int = 1
+    actions: bool = False
     resources: Resources = Resources()
 
 

@@ -26,7 +26,8 @@ DRAIN_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "drainplans", True, "DrainPla
 DEFRAG_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "defragplans", True, "DefragPlan")
 QUEUE_DRAIN_PLANS = Resource(VIEWS_GROUP, VIEWS_VERSION, "queuedrainplans", True, "QueueDrainPlan")
 LEASE_EXPLANATIONS = Resource(VIEWS_GROUP, VIEWS_VERSION, "leaseexplanations", True, "LeaseExplanation")
-PREDICTIONS = (WHAT_IFS, DRAIN_PLANS, QUEUE_DRAIN_PLANS, DEFRAG_PLANS, LEASE_EXPLANATIONS)
+RECORDED_DECISIONS = Resource(VIEWS_GROUP, VIEWS_VERSION, "recordeddecisions", True, "RecordedDecision")
+PREDICTIONS = (WHAT_IFS, DRAIN_PLANS, QUEUE_DRAIN_PLANS, DEFRAG_PLANS, LEASE_EXPLANATIONS, RECORDED_DECISIONS)
 """What takes long. Their question is the body of a POST, of MOST_BODY_BYTES. Nothing is created."""
 LONGEST_VALUE = 1024
 """Of a parameter."""
@@ -55,6 +56,7 @@ COMMANDS = {
     LEASE_EXPLANATIONS.plural: "why of requests and leases",
     NODE_HOLDERS.plural: "the nodes of watch",
     GPU_HOLDERS.plural: "top",
+    RECORDED_DECISIONS.plural: "decisions of the web pages",
 }
 """What shows each view, as users call it."""
 

@@ -83,7 +83,8 @@ def _part(object: Any) -> Any:
         return object
     status = object.status
     shown = GPUNodeStatus(
-        gpus=status.gpus, nics=status.nics, quarantine=status.quarantine, readiness=status.readiness
+        gpus=status.gpus, nics=status.nics, quarantine=status.quarantine, readiness=status.readiness,
+        foreign_processes=status.foreign_processes,
     )  # fmt: skip
     return replace(object, spec=GPUNodeSpec(maintenance=object.spec.maintenance), status=shown)
 

@@ -29,5 +29,7 @@ def dashboard_objects(spec: StackSpec, operator_image: str) -> tuple[list[Docume
     container["args"] += scheduler_name(spec.scheduler)
     if spec.scheduler.fabric:
         container["args"].append(f"--fabric={','.join(spec.scheduler.fabric)}")
+    if dashboard.actions:
+        container["args"].append("--actions")
     set_resources(container, dashboard.resources)
     return objects, list(resource_problems(container, "spec.dashboard.resources"))

@@ -45,7 +45,7 @@ function columns({ by, total }, most) {
     { key: "share", title: "%", num: true, value: (one) => one.share_percent },
     amount("allocated", "Allocated"), ...parts.filter(([key]) => total[key]).map(([key, title]) => amount(key, title)),
     { key: "hours", title: "GPU-hours", num: true, value: (one) => one.gpu_hours, cell: (one) => hours(one.gpu_hours) },
-    { key: "bar", title: "What they were", value: (one) => one.used_hours, cell: (one) => html`<${Bar} group=${one} most=${most} />` },
+    { key: "bar", title: "What they were", value: (one) => one.gpu_hours, cell: (one) => html`<${Bar} group=${one} most=${most} />` },
     { key: "jobs", title: "Jobs", num: true, value: (one) => one.jobs },
   ];
 }

@@ -1,5 +1,6 @@
 // A job: why it waits, which rule refuses it where, what holds what it lacks; or where it runs.
 import { html } from "/assets/core.js";
+import { JobActions } from "/assets/actions.js";
 import { Cells } from "/assets/cells.js";
 import { NodeDrawing } from "/assets/drawing.js";
 import { useSheet } from "/assets/live.js";
@@ -10,7 +11,7 @@ import { Files, Table } from "/assets/table.js";
 import { ADVICE } from "/assets/pages/waste.js";
 import { Timeline } from "/assets/timeline.js";
 import { Time, moment } from "/assets/times.js";
-import { Name, State, amounts, count } from "/assets/words.js";
+import { Name, State, amounts, count, rounded } from "/assets/words.js";
 
 const Facts = ({ list }) => html`<dl class="facts">${list.filter(([, value]) => value).map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>`;
 
@@ -65,7 +66,7 @@ function Place({ page, why }) {
   const expected = why?.all_reduce;
   const undrawn = page.nodes.filter((one) => !page.wiring[one.node]).length;
   return html`<section><h2>Where it runs</h2>
-    ${expected && html`<p>Expected all-reduce: at most <strong>${expected.mbps / 1000} GB/s</strong> (${expected.algorithm})${expected.level ? html`, within one <code>${expected.level}</code>` : ""}.</p>`}
+    ${expected && html`<p>Expected all-reduce: at most <strong>${rounded(expected.mbps / 1000)} GB/s</strong> (${expected.algorithm})${expected.level ? html`, within one <code>${expected.level}</code>` : ""}.</p>`}
     ${places(page.nodes).map(([place, nodes]) => html`<div class="domain"><h3><${Name}>${place || "no place in the fabric"}<//> <small>${count(nodes.length, "node")}</small></h3>${nodes.map((one) => html`<${PlacedNode} node=${one} topology=${page.wiring[one.node]} key=${one.node} />`)}</div>`)}
     ${undrawn > 0 && html`<p><small>${count(undrawn, "node")} ${undrawn === 1 ? "is" : "are"} not drawn: the wiring is not known, or there are more than ${page.drawn}.</small></p>`}
     <${Files} path=${`job/${page.job}`} /></section>`;
@@ -90,7 +91,7 @@ function Used({ past, error }) {
   </section>`;
 }
 
-const bandwidth = (why) => why.mbps && `${why.mbps / 1000} GB/s of ${why.ideal_mbps / 1000} GB/s that as many GPUs of the node can have`;
+const bandwidth = (why) => why.mbps && `${rounded(why.mbps / 1000)} GB/s of ${rounded(why.ideal_mbps / 1000)} GB/s that as many GPUs of the node can have`;
 
 function Why({ why }) {
   const waits = why.state === "NotYet" || why.state === "Never";
@@ -121,6 +122,7 @@ export function Job({ page }) {
   const sheet = useSheet(`past/${page.job}`);
   const past = sheet?.document.page;
   return html`<p class="lead">${row && html`<${State} name=${row.state} />`} ${why?.code && html`<strong>${why.code}</strong>`}</p>
+    ${row && !["Completed", "Failed"].includes(row.state) && html`<${JobActions} job=${page.job} kind=${row.kind} key=${page.job} />`}
     <${Facts} list=${[
       ["Kind", row?.kind], ["Queue", row?.queue || why?.queue], ["User", row?.user], ["GPUs", row?.gpus],
       ["Pods placed", row ? `${row.placed} of ${row.pods}` : ""], ["Priority", row ? String(row.priority) : ""], ["Lease", row?.lease],

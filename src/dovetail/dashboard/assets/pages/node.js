@@ -1,5 +1,6 @@
 // A node: its GPUs, what holds them, their health, and how they are wired.
 import { html } from "/assets/core.js";
+import { NodeActions } from "/assets/actions.js";
 import { Cells, Legend } from "/assets/cells.js";
 import { NodeDrawing } from "/assets/drawing.js";
 import { useSheet } from "/assets/live.js";
@@ -7,7 +8,7 @@ import { Bar, BarLegend, hours, money, percent } from "/assets/money.js";
 import { jobLink } from "/assets/route.js";
 import { Table } from "/assets/table.js";
 import { Time, moment } from "/assets/times.js";
-import { Name, State, count } from "/assets/words.js";
+import { Name, State, count, rounded } from "/assets/words.js";
 
 const HOLDERS = [
   { key: "pod", title: "Pod", value: (one) => one.pod, cell: (one) => html`<${Name}>${one.pod}<//>` },
@@ -29,6 +30,24 @@ const DEVICES = [
   { key: "next", title: "Next", wide: true, value: (one) => one.next },
   { key: "uuid", title: "UUID", value: (one) => one.uuid, cell: (one) => html`<${Name}>${one.uuid}<//>` },
 ];
+
+const OF_POD = { other_pod: "of a pod that does not hold it", gone: "of a pod that is gone", no_pod: "of no pod" };
+const PROCESSES = [
+  { key: "gpu", title: "GPU", num: true, value: (one) => one.gpu, cell: (one) => one.gpu ?? "?" },
+  { key: "pid", title: "PID", num: true, value: (one) => one.pid },
+  { key: "pod", title: "Pod", value: (one) => one.pod, cell: (one) => html`<${Name}>${one.pod}<//>` },
+  { key: "holder", title: "It is", value: (one) => OF_POD[one.holder] ?? one.holder },
+  { key: "memory", title: "Memory", num: true, value: (one) => one.memory_mib, cell: (one) => (one.memory_mib ? `${rounded(one.memory_mib / 1024)} GiB` : "not known") },
+  { key: "uuid", title: "UUID", value: (one) => one.uuid, cell: (one) => html`<${Name}>${one.uuid}<//>` },
+];
+
+// Processes that use a GPU which their pod does not hold; those of holders are not listed by the agent.
+function Processes({ inside }) {
+  const { processes, other_processes: others } = inside;
+  if (!processes.length && !others) return null;
+  return html`<section><h2>Processes without a request</h2><p>They use a GPU that their pod does not hold${others ? `; ${others} more ${others === 1 ? "is" : "are"} of others` : ""}. The agent reports them after half a minute.</p>
+    ${processes.length > 0 && html`<${Table} caption="Processes" columns=${PROCESSES} rows=${processes} filter=${false} />`}</section>`;
+}
 
 function Wiring({ topology, cells }) {
   const gpus = topology.numa.map((_, gpu) => gpu);
@@ -70,11 +89,12 @@ export function Node({ page }) {
       ? Object.entries(inside.policies).filter(([, value]) => value?.length).map(([key, value]) => `${key.replaceAll("_", " ")}: ${value}`).join(", ") : ""],
   ];
   return html`<p class="lead"><${State} name=${health.state} /> <${Cells} cells=${page.cells} />
-      ${!page.exact && html` <small>which GPUs its pods hold is not known; their number is</small>`}</p><${Legend} />
+      ${!page.exact && html` <small>which GPUs its pods hold is not known; their number is</small>`}</p><${NodeActions} node=${health.node} maintained=${Boolean(health.maintenance)} key=${health.node} /><${Legend} />
     <dl class="facts">${facts.filter(([, value]) => value).map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>
     <section><h2>${count(page.holders.length, "pod")} with GPUs</h2><${Table} caption="Pods" columns=${HOLDERS} rows=${page.holders} path=${`node/${health.node}`} noun="pod"
       empty=${html`<p>No pod holds a GPU of this node.</p>`} /></section>
     ${health.devices.length > 0 && html`<section><h2>Health</h2><${Table} caption="GPUs" columns=${DEVICES} rows=${health.devices} filter=${false} /></section>`}
+    ${inside && html`<${Processes} inside=${inside} />`}
     ${inside?.topology ? html`<${Wiring} topology=${inside.topology} cells=${page.cells} />` : html`<section><h2>Wiring</h2><p>It is not known: the agent of the node reports it.</p></section>`}
     <${Past} name=${health.node} />
     ${inside?.findings.length > 0 && html`<section><h2>Contradictions</h2><ul>${inside.findings.map((one) => html`<li>${one}</li>`)}</ul></section>`}`;

@@ -18,14 +18,14 @@ const COLUMNS = [
   { key: "queue", title: "Queue", value: (one) => one.queue, cell: (one) => html`<span style=${{ paddingInlineStart: `${one.depth}em` }}><${Name}>${one.queue}<//></span>
     ${one.problem && html`<div class="message">${one.problem}</div>`}` },
   { key: "has", title: "GPUs allocated", value: (one) => gpuAmount(one.allocated), cell: (one) => html`<${Against} queue=${one} />` },
-  { key: "due", title: "Fair share", num: true, value: (one) => gpuAmount(one.due) },
+  { key: "due", title: "Fair share", num: true, value: (one) => gpuAmount(one.due), cell: (one) => rounded(gpuAmount(one.due)) },
   { key: "borrowed", title: "Borrowed", num: true, value: (one) => gpuAmount(one.borrowed) },
   { key: "pending", title: "Wanted", num: true, value: (one) => gpuAmount(one.pending) },
   { key: "jobs", title: "Jobs waiting", num: true, value: (one) => one.pending_jobs },
   { key: "guarantee", title: "Guarantee", value: (one) => amounts(one.guarantee) },
   { key: "limit", title: "Limit", value: (one) => amounts(one.limit) },
   { key: "weight", title: "Weight", num: true, value: (one) => one.weight },
-  ...[1, 7, 30].map((days) => ({ key: `hours${days}`, title: `GPU-hours, ${days} d`, num: true, value: (one) => one[`gpu_hours_${days}d`], cell: (one) => rounded(one[`gpu_hours_${days}d`]) })),
+  ...[1, 7, 30].map((days) => ({ key: `hours${days}`, title: `GPU-hours, ${days}\u00a0d`, num: true, value: (one) => one[`gpu_hours_${days}d`], cell: (one) => rounded(one[`gpu_hours_${days}d`]) })),
   { key: "credit", title: "Credit, GPU-hours", num: true, value: (one) => one.credit_gpu_hours, cell: (one) => rounded(one.credit_gpu_hours) },
 ];
 

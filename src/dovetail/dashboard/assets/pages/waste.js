@@ -1,5 +1,6 @@
 // Waste: who holds GPUs and does not use them, since when, what that cost, and what to do; and advice on the size of jobs.
 import { html } from "/assets/core.js";
+import { Notify, useMayNotify } from "/assets/actions.js";
 import { useSheet } from "/assets/live.js";
 import { hours, money } from "/assets/money.js";
 import { jobLink, nodeLink } from "/assets/route.js";
@@ -22,6 +23,8 @@ const PODS = [
   { key: "action", title: "What to do", wide: true, value: (one) => one.action },
 ];
 
+const NOTIFY = { key: "notify", title: "Action", value: (one) => one.job, cell: (one) => html`<${Notify} job=${one.job} />` };
+
 export const ADVICE = [
   { key: "job", title: "Job", value: (one) => one.job, cell: job },
   { key: "user", title: "Owner", value: (one) => one.user, cell: (one) => html`<${Name}>${one.user}<//>` },
@@ -35,11 +38,12 @@ export const ADVICE = [
 ];
 
 function Idle({ page }) {
+  const columns = useMayNotify() ? [...PODS, NOTIFY] : PODS;
   const others = page.elsewhere ? `${count(page.elsewhere, "pod")} of other namespaces ${page.elsewhere === 1 ? "is" : "are"} idle, too, and held ${hours(page.elsewhere_gpu_hours)} GPU-hours.` : "";
   return html`<section><h2>GPUs that are held and not used</h2>
     <p class="lead">${page.pods.length > 0 && html`<span class="big">${money(page.cost) || hours(page.gpu_hours)} <small>${page.currency || "GPU-hours"} so far${page.price_date && `, at prices of ${page.price_date}`}</small></span>`}
       <small>as of ${moment(page.now_ms)}; idle for an hour or longer</small></p>
-    <${Table} caption="Idle pods" columns=${PODS} rows=${page.pods} path="idle" noun="pod" empty=${html`<${Empty} title="No pod leaves its GPUs idle.">${others || "A pod appears here once it has not used a GPU that it holds for an hour."}<//>`} />
+    <${Table} caption="Idle pods" columns=${columns} rows=${page.pods} path="idle" noun="pod" empty=${html`<${Empty} title="No pod leaves its GPUs idle.">${others || "A pod appears here once it has not used a GPU that it holds for an hour."}<//>`} />
     ${page.pods.length > 0 && others && html`<p>${others}</p>`}
     ${page.not_measured.length > 0 && html`<p>The use of ${count(page.not_measured.length, "pod")} with GPUs is not measured: <${Name}>${page.not_measured.slice(0, 20).join(", ")}<//>${page.not_measured.length > 20 ? " and more" : ""}.</p>`}
   </section>`;

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What viewers have done: a node drained, the owner of an idle job notified, a job suspended. Only where that is
+switched on.
+
+Rules
+- Every request to the cluster has the token of the viewer; on the machine of a user the identity of the kubeconfig.
+  The account of the dashboard in a cluster never acts: there our configuration has no identity at all (`viewers`).
+- An action is a dry run, until it has a confirmation, which a dry run gives. The dry run is the plan of the scheduler,
+  and the API server checks the same change and stores nothing (dryRun=All), so a missing right is known before.
+- What is done is the code of the commands: `kube.maintenances` of `dovetail drain`, `jobs.notices` of `dovetail idle
+  --notify`, `jobs.suspending`, whose undo is `dovetail release`.
+- Which rights a viewer has is asked by SelfSubjectAccessReview. That decides what is offered; the API server decides
+  again what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.aggregated.question import BadQuestion, Reply
+from dovetail.aggregated.turns import Turns
+from dovetail.core.json_text import JsonError, decode_json
+from dovetail.cost.idle_notes import idle_note
+from dovetail.cost.idle_pods import IdleList
+from dovetail.dashboard.action_records import ActionRecord, log, write_record
+from dovetail.dashboard.action_types import (
+    Action,
+    ActionDone,
+    ActionPreview,
+    AskedAction,
+    DrainNode,
+    NotifyOwner,
+    SuspendJob,
+    UndrainNode,
+)
+from dovetail.dashboard.board import PageBoard
+from dovetail.dashboard.confirmations import Confirmations
+from dovetail.dashboard.past_pages import idle_question
+from dovetail.dashboard.sources import SourceAway
+from dovetail.dashboard.viewers import Viewers, user_of
+from dovetail.jobs.changes import NotDone
+from dovetail.jobs.cluster import JobCluster
+from dovetail.jobs.finding import JobUnknown, NamedJob
+from dovetail.jobs.kinds import text_at
+from dovetail.jobs.notices import Notice, write
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.errors import ApiError, Forbidden, KubeError, Unauthorized
+from dovetail.kube.api.resources import NODES
+from dovetail.kube.api.rights import missing_right
+from dovetail.kube.maintenances import MaintenanceRequest, begin_maintenance, end_maintenance
+from dovetail.kube.objects.views import DRAIN_PLANS, JOB_LISTS
+from dovetail.kube.reading.views import NoSuchObject, ViewRequest
+from dovetail.views.drain_types import DrainPlan, DrainQuestion
+from dovetail.views.job_types import JobFilter, JobList
+
+MOST_BYTES = 4096
+A_MINUTE, MOST_WAITING = 30, 16
+_MODES = {
+    "WaitForJobs": "Pods that run there run to their end.",
+    "WaitForCheckpoint": "Pods that have saved their work are moved, with room held elsewhere.",
+    "Evict": "Pods that run there are evicted at once.",
+}
+_SHOWN = 12
+
+
+class Asker(Struct, frozen=True):
+    """A viewer, by the Authorization header of the request, the namespace that the pages show ("": all), and how the
+    API server is reached as this viewer, whose name there is `user`."""
+
+    authorization: str
+    namespace: str
+    config: ClusterConfig
+    user: str
+
+
+class Actions:
+    """Of the cluster behind the viewers; `board` has what answers."""
+
+    def __init__(self, viewers: Viewers, board: PageBoard, clock_ms: Callable[[], int]) -> None:
+        self.viewers = viewers
+        self._board = board
+        self._clock_ms = clock_ms
+        self._confirmations = Confirmations()
+        self._turns = Turns("action", A_MINUTE, MOST_WAITING)
+
+    async def answer(self, body: bytes, namespace: str, authorization: str) -> ActionPreview | ActionDone:
+        """What is asked for, by a viewer that may see `namespace` ("": all). Raises BadQuestion."""
+        try:
+            asked = decode_json(body, AskedAction)
+        except JsonError as error:
+            raise BadQuestion(400, str(error)) from error
+        action = asked.action
+        if namespace and isinstance(action, NotifyOwner | SuspendJob) and action.namespace != namespace:
+            raise BadQuestion(403, "the job is in another namespace than the one that is shown")
+        form = msgspec.json.encode(action)
+        if asked.confirmation and not self._confirmations.good(
+            asked.confirmation, form, authorization, self._clock_ms()
+        ):
+            raise BadQuestion(409, "this was not confirmed, or too late: look at the dry run again")
+
+        async def acted() -> Reply:
+            config = self.viewers.config(authorization)
+            try:
+                asker = Asker(authorization, namespace, config, await user_of(config))
+                found = await self._acted(action, asker, dry_run=not asked.confirmation)
+            except (JobUnknown, NotDone, NoSuchObject) as error:
+                raise BadQuestion(409, str(error)) from error
+            except Unauthorized as error:
+                raise BadQuestion(401, str(error)) from error
+            except Forbidden as error:
+                raise BadQuestion(403, missing_right(error)) from error
+            except (KubeError, SourceAway) as error:
+                status = 503 if isinstance(error, ApiError | SourceAway) else 409
+                raise BadQuestion(status, str(error)) from error
+            if isinstance(found, ActionPreview):
+                confirmation, until_ms = self._confirmations.made(form, authorization, self._clock_ms())
+                found = replace(found, confirmation=confirmation, valid_until_ms=until_ms)
+            return Reply(200, msgspec.json.encode(found))
+
+        reply = await self._turns.take(authorization, acted)
+        return decode_json(reply.body, ActionDone) if asked.confirmation else decode_json(reply.body, ActionPreview)
+
+    async def _acted(self, action: Action, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+        match action:
+            case DrainNode():
+                return await self._drain(action, asker, dry_run=dry_run)
+            case UndrainNode():
+                return await self._end(action, asker, dry_run=dry_run)
+            case NotifyOwner():
+                return await self._notify(action, asker, dry_run=dry_run)
+            case SuspendJob():
+                return await self._suspend(action, asker, dry_run=dry_run)
+
+    async def _drain(self, action: DrainNode, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+        question = DrainQuestion((action.node,), action.mode)
+        asked = MaintenanceRequest(f"user/{asker.user}"[:253], action.reason, question.maintenance(self._clock_ms()))
+        if dry_run:
+            body = msgspec.json.encode(question)
+            request = ViewRequest(DRAIN_PLANS, asker.namespace, body=body, alone=bool(asker.namespace))
+            found = await self._board.source.predict(request, asker.authorization)
+            plan = decode_json(found.answer, DrainPlan)
+            await begin_maintenance(asker.config, (action.node,), asked, dry_run=True)
+            return _preview(
+                asker.user, f"Drain {action.node}",
+                ("No pod starts there that would still run when the node has to be empty.", _MODES[action.mode]), plan,
+            )  # fmt: skip
+        await begin_maintenance(asker.config, (action.node,), asked)
+        why = f": {action.reason}" if action.reason else ""
+        note = f"{asker.user} put the node into maintenance on a web page ({action.mode}){why}"
+        return await self._recorded(asker, _of_node(action.node, "MaintenanceBegun", "Draining", note))
+
+    async def _end(self, action: UndrainNode, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+        found = await end_maintenance(asker.config, (action.node,), dry_run=dry_run)
+        if not found[action.node]:
+            raise NotDone(f"{action.node} is not in maintenance")
+        if dry_run:
+            return _preview(asker.user, f"Use {action.node} again", ("Pods start there again.",))
+        note = f"{asker.user} ended the maintenance of the node, on a web page"
+        return await self._recorded(asker, _of_node(action.node, "MaintenanceEnded", "Draining", note))
+
+    async def _notify(self, action: NotifyOwner, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+        job = f"{action.namespace}/{action.job}"
+        resource, query = idle_question()
+        request = ViewRequest(resource, asker.namespace, query=query, alone=bool(asker.namespace))
+        answer = decode_json((await self._board.past.ask(request)).answer, IdleList)
+        notes = {row: idle_note(row, answer) for row in answer.pods if row.job == job}
+        if not notes:
+            raise NotDone(f"no pod of {job} has left a GPU idle for an hour or longer")
+        if dry_run:
+            lines = [f"{row.pod}: {note}" for row, note in notes.items()]
+            more = (f"and {len(lines) - _SHOWN} pods more",) if len(lines) > _SHOWN else ()
+            effects = ("An event for its owner is written on each idle pod; nothing else is changed.",)
+            return _preview(asker.user, f"Notify the owner of {job}", (*effects, *lines[:_SHOWN], *more))
+        notices = [Notice(row.pod, row.uid, row.since, note) for row, note in notes.items()]
+        done = await write(asker.config, notices, datetime.fromtimestamp(self._clock_ms() / 1000, UTC))
+        if done.refused:
+            pod, why = done.refused[0]
+            raise BadQuestion(403, f"{len(done.written)} events were written; none on {pod}: {why}")
+        had = f", {len(done.there)} had theirs" if done.there else ""
+        text = f"notified the owner of {job}: {len(done.written)} events written{had}"
+        log(asker.user, text)
+        return ActionDone(asker.user, text, "the events on the pods, and the log of the dashboard")
+
+    async def _suspend(self, action: SuspendJob, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+        async with JobCluster(asker.config) as cluster:
+            job = await cluster.find(action.namespace, action.job)
+            await cluster.suspend(job, dry_run=dry_run)
+        if dry_run:
+            lost = await self._lost(f"{action.namespace}/{action.job}", asker)
+            running = sum(pod.state in ("starts", "runs") for pod in job.pods)
+            effects = (
+                f"Its controller deletes its {len(job.pods)} pods, of which {running} run.", lost, _undo(job),
+            )  # fmt: skip
+            return _preview(asker.user, f"Suspend {job.title}", effects)
+        assert job.kind is not None and job.document is not None
+        record = ActionRecord(
+            job.kind.resource, job.namespace, job.name, text_at(job.document, "metadata.uid"), "JobSuspended",
+            "Suspending", f"{asker.user} suspended {job.title}, on a web page. {_undo(job)}",
+        )  # fmt: skip
+        return await self._recorded(asker, record)
+
+    async def _lost(self, name: str, asker: Asker) -> str:
+        namespace, _, short = name.partition("/")
+        query = {"filter": msgspec.json.encode(JobFilter(names=(short,), namespace=namespace)).decode()}
+        query["mostAhead"] = "0"
+        request = ViewRequest(JOB_LISTS, asker.namespace, query=query, alone=bool(asker.namespace))
+        with suppress(NoSuchObject):
+            found = decode_json((await self._board.source.ask(request)).answer, JobList)
+            for row in found.jobs:
+                if row.job == name:
+                    return f"Work of {row.lost_gpu_minutes} GPU-minutes since it started, or was last saved, is lost."
+        return "Which work is lost is not known: the scheduler does not know this job."
+
+    async def _recorded(self, asker: Asker, record: ActionRecord) -> ActionDone:
+        log(asker.user, record.note)
+        async with Client(asker.config, user_agent="dovetail-dashboard") as client:
+            where = await write_record(client, record, self._clock_ms())
+        return ActionDone(asker.user, record.note, where)
+
+
+def _undo(job: NamedJob) -> str:
+    kind = job.kind.name if job.kind is not None else ""
+    return f"To undo it: dovetail release {kind}/{job.namespace}/{job.name}"
+
+
+def _preview(user: str, title: str, effects: tuple[str, ...], plan: DrainPlan | None = None) -> ActionPreview:
+    return ActionPreview(user, title, effects, plan, "", 0)
+
+
+def _of_node(node: str, reason: str, action: str, note: str) -> ActionRecord:
+    return ActionRecord(NODES, "", node, "", reason, action, note)

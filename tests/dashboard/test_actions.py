@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions on a playground: a dry run writes nothing and shows what would happen; only its confirmation does it; each
+has a record; other pages, other programs of the machine and viewers without a token do nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import ClientSession
+
+from dovetail.aggregated.question import BadQuestion
+from dovetail.cli.demo.objects import _GPU_NODES as DEFINITION
+from dovetail.cli.demo.past import write_past
+from dovetail.dashboard.viewers import Viewers
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Files
+from dovetail.playground import Playground
+from tests.dashboard.test_app import OnlyTeamA
+from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served
+
+JOB = {
+    "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "team-a", "uid": "uid-train"},
+    "spec": {"parallelism": 2, "template": {"spec": {"schedulerName": "dovetail", "containers": []}}},
+}  # fmt: skip
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-train", "controller": True}
+DRAIN = {"type": "drain", "node": "a", "mode": "Evict", "reason": "new fans\nand a line"}
+SUSPEND = {"type": "suspend", "namespace": "team-a", "job": "train"}
+
+
+def member(name: str) -> dict[str, Any]:
+    found = pod(name, 4, on="a")
+    found["metadata"] |= {"ownerReferences": [OWNER], "labels": {"batch.kubernetes.io/job-name": "train"}}
+    return found
+
+
+WORLD = (node("a"), node("b"), member("train-0"), member("train-1"))
+
+
+@asynccontextmanager
+async def playing() -> AsyncIterator[Playground]:
+    found = Playground(start_delay_s=0.01, stop_delay_s=0.01)
+    await found.start()
+    names = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": one}} for one in ("team-a", "research")]
+    for document in (DEFINITION, *names, JOB, *WORLD):
+        found.put(document)
+    yield found
+    await found.stop()
+
+
+@pytest_asyncio.fixture
+async def playground() -> AsyncIterator[Playground]:
+    async with playing() as found:
+        yield found
+
+
+def viewers_of(playground: Playground, *, tokens: bool = False) -> Viewers:
+    return Viewers(ClusterConfig(playground.url), tokens=tokens)
+
+
+async def act(client: ClientSession, key: str, action: dict[str, Any], confirmation: str = "", **headers: str) -> Any:
+    """The status, and the page or the error."""
+    asked = {"action": action, "confirmation": confirmation}
+    async with client.post("/api/actions.json", json=asked, headers={"X-Dovetail-Key": key, **headers}) as reply:
+        found = await reply.json()
+        return reply.status, found["page"] or found["error"]
+
+
+def maintenance(playground: Playground) -> Any:
+    return (playground.store.get("gpunodes.dovetail.dev", "", "a") or {}).get("spec", {}).get("maintenance")
+
+
+def events(playground: Playground, namespace: str) -> list[Any]:
+    found = playground.store.list("events")
+    return [one for one in found if one["metadata"]["namespace"] == namespace]
+
+
+async def test_a_node_is_drained_as_the_dry_run_shows_and_used_again(
+    playground: Playground, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail.dashboard")
+    viewers = viewers_of(playground)
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        status, page = await act(client, viewers.key, DRAIN)
+        assert (status, page["title"], page["plan"]["jobs"]) == (200, "Drain a", ["team-a/train"])
+        assert page["plan"]["lost_gpu_minutes"] > 0 and maintenance(playground) is None
+        for other in ({**DRAIN, "node": "b"}, {**DRAIN, "mode": "WaitForJobs"}):
+            assert (await act(client, viewers.key, other, page["confirmation"]))[0] == 409
+        assert maintenance(playground) is None
+        status, done = await act(client, viewers.key, DRAIN, page["confirmation"])
+        assert status == 200 and "event on the Node" in done["record"], done
+        assert (maintenance(playground)["drain"], maintenance(playground)["by"]) == ("Evict", "user/somebody")
+        [event] = events(playground, "default")
+        assert (event["reason"], event["involvedObject"]["name"], event["involvedObject"]["uid"]) == (
+            "MaintenanceBegun",
+            "a",
+            "a",
+        )
+        assert "new fans" in event["message"]
+        assert "new fans\\nand a line" in caplog.text, "a line of a user is no line of the log"
+        undrain = {"type": "undrain", "node": "a"}
+        status, page = await act(client, viewers.key, undrain)
+        assert status == 200 and maintenance(playground) is not None
+        assert (await act(client, viewers.key, undrain, page["confirmation"]))[0] == 200
+        assert maintenance(playground) is None
+        assert await act(client, viewers.key, undrain) == (409, "a is not in maintenance")
+        status, error = await act(client, viewers.key, {**DRAIN, "node": "gone"})
+        assert status == 400 and "no node is called gone" in error
+
+
+async def test_a_job_is_suspended_with_what_it_loses(playground: Playground) -> None:
+    viewers = viewers_of(playground)
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        status, page = await act(client, viewers.key, SUSPEND)
+        assert status == 200 and page["title"] == "Suspend Job team-a/train", page
+        # Two pods of 4 GPUs, for an hour.
+        assert "Work of 480 GPU-minutes" in page["effects"][1]
+        assert "dovetail release job/team-a/train" in page["effects"][2]
+        assert not (playground.store.get("jobs.batch", "team-a", "train") or {})["spec"].get("suspend")
+        status, done = await act(client, viewers.key, SUSPEND, page["confirmation"])
+        assert status == 200, done
+        assert (playground.store.get("jobs.batch", "team-a", "train") or {})["spec"]["suspend"] is True
+        assert [one["reason"] for one in events(playground, "team-a") if one["reason"] == "JobSuspended"]
+        assert (await act(client, viewers.key, SUSPEND))[
+            1
+        ] == "Job team-a/train is not suspended: it is suspended already"
+        status, error = await act(client, viewers.key, {**SUSPEND, "job": "gone"})
+        assert status == 409 and "there is no job or pod 'gone'" in error
+
+
+async def test_the_owner_of_an_idle_job_reads_it_on_the_pods(playground: Playground, tmp_path: Path) -> None:
+    write_past(tmp_path / "history.db", NOW_MS)
+    viewers, past = viewers_of(playground), FakePast(tmp_path / "history.db")
+    async with served(FakeSource(*WORLD), past=past, viewers=viewers) as (client, _):
+        async with client.get("/api/idle.json") as reply:
+            idle = (await reply.json())["page"]["pods"][0]
+        namespace, _, job = idle["job"].partition("/")
+        playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        notify = {"type": "notify", "namespace": namespace, "job": job}
+        status, page = await act(client, viewers.key, notify)
+        assert status == 200 and any(idle["pod"] in one and "idle since" in one for one in page["effects"]), page
+        assert not events(playground, namespace)
+        status, done = await act(client, viewers.key, notify, page["confirmation"])
+        assert status == 200 and "1 events written" in done["done"], done
+        assert [one["reason"] for one in events(playground, namespace)] == ["GPUsIdle"]
+        assert "no pod of" in (await act(client, viewers.key, {**notify, "job": "busy"}))[1]
+
+
+async def test_what_does_not_come_from_our_page_does_nothing(playground: Playground) -> None:
+    viewers = viewers_of(playground)
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert (await act(client, viewers.key, DRAIN, **headers)) == (403, "the request comes from another page")
+        for key in ("", "wrong", "\xe9"):
+            status, error = await act(client, key, DRAIN)
+            assert status == 403 and "the key for actions" in error
+        form = {"X-Dovetail-Key": viewers.key, "Content-Type": "text/plain"}
+        async with client.post("/api/actions.json", data="{}", headers=form) as reply:
+            assert reply.status == 403
+        async with client.get("/api/actions.json?on=node", headers={"X-Dovetail-Key": viewers.key}) as reply:
+            assert (await reply.json())["page"] == {"actions": ["drain"]}
+            assert "set-cookie" not in reply.headers
+        async with client.get("/api/actions.json?on=node") as reply:
+            assert (await reply.json())["page"] == {"actions": []}
+        long = {**DRAIN, "reason": "x" * 5000}
+        assert (await act(client, viewers.key, long))[0] == 413
+        for wrong in (
+            {"type": "delete"},
+            {**DRAIN, "mode": "Now"},
+            {**DRAIN, "node": ""},
+            {**DRAIN, "reason": "x" * 257},
+        ):
+            assert (await act(client, viewers.key, wrong))[0] == 400
+    async with served(FakeSource(*WORLD)) as (client, _):
+        assert (await act(client, "", DRAIN))[0] == 403
+        async with client.get("/api/actions.json?on=node") as reply:
+            assert (await reply.json())["page"] == {"actions": []}
+    assert maintenance(playground) is None
+
+
+async def test_in_a_cluster_each_viewer_acts_with_its_own_token_and_in_its_own_namespace(
+    playground: Playground,
+) -> None:
+    own = Viewers(ClusterConfig(playground.url, source=Files(token="of the dashboard")), tokens=True)
+    assert own.key == ""
+    assert own.config("Bearer ada").source == Files(token="ada")
+    for header in ("", "Bearer", "Bearer  ", "Basic eA=="):
+        with pytest.raises(BadQuestion):
+            own.config(header)
+    async with served(FakeSource(*WORLD), OnlyTeamA(), viewers=own) as (client, _):
+        assert (await act(client, "", DRAIN))[0] == 401
+        assert (await act(client, "", DRAIN, Authorization="Bearer a"))[0] == 403
+        asked = {"action": {**SUSPEND, "namespace": "research"}}
+        headers = {"Authorization": "Bearer a"}
+        async with client.post("/api/actions.json?namespace=team-a", json=asked, headers=headers) as reply:
+            assert reply.status == 403 and "another namespace" in (await reply.json())["error"]
+        query = "on=job&kind=Job&of=team-a&namespace=team-a"
+        async with client.get(f"/api/actions.json?{query}", headers=headers) as reply:
+            assert (await reply.json())["page"] == {"actions": ["suspend"]}
+        async with client.get(f"/api/actions.json?{query.replace('=Job', '=Deployment')}", headers=headers) as reply:
+            assert (await reply.json())["page"] == {"actions": []}
