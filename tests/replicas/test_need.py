@@ -51,3 +51,7 @@ def test_what_it_is_based_on() -> None:
     found = need(2, ["s/a", "s/b"], {"s/a": load(100), "s/b": load(awake=False)}, TARGET)
     assert found.because == "100 requests, 10 for each replica; 1 asleep; within 1 to 8"
     assert need(1, ["s/a"], {}, TARGET).because == "no metrics of an engine in its 1 running pods"
+
+
+def test_replicas_that_wait_for_a_node_keep_none_that_is_not_needed() -> None:
+    assert need(5, ["s/a", "s/b", "s/c"], {f"s/{name}": load(1) for name in "abc"}, TARGET).replicas == 1

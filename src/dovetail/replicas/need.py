@@ -4,8 +4,8 @@
 Rules
 - Requests that run and wait are divided by the target of a replica, and the used parts of the KV caches by theirs; the
   larger number counts. So a load that stays the same needs the same number, whatever there is now.
-- Without metrics of a replica (it starts, or is not scraped) no fewer than there are: what it does is not known.
-  Without metrics of any, nothing is known.
+- Without metrics of a replica on a node (it starts, or is not scraped) no fewer than there are: what it does is not
+  known. Without metrics of any, nothing is known. A replica that waits for a node does nothing.
 - A replica that sleeps counts as one: it is woken before one is added.
 """
 
@@ -47,7 +47,7 @@ def need(replicas: int, pods: Collection[str], loads: Mapping[str, EngineLoad], 
     because = f"{sum(requests):.0f} requests, {target.requests} for each replica"
     if by_cache > by_requests:
         because = f"KV caches full by {sum(caches):.0f} % of one, {target.cache_percent} % for each replica"
-    unread = replicas - max(len(requests), len(caches))
+    unread = len(pods) - max(len(requests), len(caches))
     if unread > 0 and found < replicas:
         found, because = replicas, f"{because}; no fewer, as {unread} without metrics may do anything"
     asleep = sum(one.awake is False for one in known)

@@ -91,3 +91,13 @@ def test_one_token_of_output_is_that_of_the_prompt() -> None:
     ended: list[QueuedRequest] = []
     run(replica(ended), request(0, 0.0, 500, 1))
     assert ended[0].first_s == ended[0].end_s
+
+
+def test_groups_of_ranks_compute_a_prompt_each_within_their_part_of_the_budget() -> None:
+    alone: list[QueuedRequest] = []
+    run(replica(alone, groups=4), request(0, 0.0, 1000, 2))
+    # Four steps of 250 tokens, as long as if all groups had so many.
+    assert alone[0].first_s == pytest.approx(4 * 0.02, abs=0.002)
+    together: list[QueuedRequest] = []
+    run(replica(together, groups=4), *(request(n, 0.0, 1000, 2) for n in range(4)))
+    assert [one.first_s for one in together] == [pytest.approx(alone[0].first_s)] * 4

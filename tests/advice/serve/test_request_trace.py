@@ -73,6 +73,7 @@ def test_the_first_hour_is_taken_and_gaps_are_named() -> None:
         (trace(1e300), "t:2: Timestamp is '1e+300'"),
         (trace("9" * 5000), "t:2: Timestamp is '9999"),  # type: ignore[arg-type]
         ('{"timestamp": true, "input": 5, "output": 5}', "t:1: timestamp is True"),
+        ('{"timestamp": 1' + "0" * 400 + ', "input": 5, "output": 5}', "t:1: timestamp is 1000"),
         ('{"timestamp": [], "input": 5, "output": 5}', "t:1: timestamp is []"),
     ],
 )  # fmt: skip

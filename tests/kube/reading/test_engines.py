@@ -95,6 +95,14 @@ async def test_labels_are_data() -> None:
     assert (found.name, found.model) == (evil, evil)
 
 
+async def test_values_that_no_engine_has_are_not_known() -> None:
+    (found,) = await read(
+        series("vllm:num_requests_running", "1e308"), series("vllm:num_requests_waiting", "1e308"),
+        growth=[slope("vllm:num_requests_waiting", 1e308)],
+    )  # fmt: skip
+    assert (found.running, found.waiting, found.growth) == (None, None, None)
+
+
 async def test_a_series_without_pod_is_named_by_its_target_and_one_without_any_name_is_left_out() -> None:
     found = await read(
         series("vllm:num_requests_waiting", 1, "", namespace=""),

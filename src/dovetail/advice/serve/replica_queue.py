@@ -4,6 +4,8 @@
 Rules (continuous batching, as the roofline of a plan has it)
 - A step computes one token of each running sequence, and of prompts as many tokens as the budget leaves. A prompt that
   is longer takes several steps. Prompts are computed in the order of their arrival.
+- Of groups of ranks with sequences of their own, each computes prompts of its own within its part of the budget, and
+  the others wait for the one that has most.
 - A request starts if there is a free sequence, and room for the tokens that it will hold; an engine that reserves the
   output needs room for all of it, others for half of it in the mean, as in a plan.
 - Between two events (an arrival, the end of a prompt or of a sequence) all steps are equal, so they are taken at once.
@@ -26,13 +28,15 @@ _CONTEXT_STEP, _PROMPT_STEP = 256, 256
 
 class ReplicaLimits(Struct, frozen=True):
     """What a replica can hold: `sequences` at a time, tokens of cache, and tokens of a step. `part` is the part of its
-    output for which a request needs room, `computed` that of its prompt which is not in the cache of prefixes."""
+    output for which a request needs room, `computed` that of its prompt which is not in the cache of prefixes. The
+    `budget` of tokens is that of all `groups` of ranks together."""
 
     sequences: int
     tokens: float
     budget: int
     part: float
     computed: float
+    groups: int = 1
 
 
 class QueuedRequest(Struct, gc=False):
@@ -137,19 +141,23 @@ class ReplicaQueue:
 
     def _step_with_prompts(self) -> None:
         sequences = len(self._running)
-        left = max(1.0, self._limits.budget - sequences)
+        groups = self._limits.groups
+        each = max(1.0, (self._limits.budget - sequences) / groups)
+        rooms = [each] * groups
         taken = seen = 0.0
         done: list[QueuedRequest] = []
-        while self._prompts and taken < left:
-            one = self._prompts[0]
-            part = min(one.prompt, left - taken)
+        rest: list[QueuedRequest] = []
+        while self._prompts and (room := max(rooms)) > 0:
+            one = self._prompts.popleft()
+            part = min(one.prompt, room)
+            rooms[rooms.index(room)] -= part
             seen += part * (one.input - one.prompt + part / 2)
             one.prompt -= part
             taken += part
-            if one.prompt <= 0:
-                done.append(self._prompts.popleft())
+            (rest if one.prompt > 0 else done).append(one)
+        self._prompts.extendleft(reversed(rest))
         context = self._context / sequences if sequences else 0.0
-        self._now_s += self._times.seconds(sequences, context, taken, seen / taken)
+        self._now_s += self._times.seconds(sequences, context, (each - min(rooms)) * groups, seen / taken)
         self._steps += 1
         self._end_sequences()
         for one in done:

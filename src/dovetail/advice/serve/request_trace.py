@@ -103,13 +103,12 @@ def _column(row: Mapping[str, Any], where: str) -> str:
 def _time(value: object, column: str, where: str) -> float:
     """In seconds."""
     found: float | None = None
-    if isinstance(value, str) and len(value) <= _LONGEST_TIME:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number or (isinstance(value, str) and len(value) <= _LONGEST_TIME):
         try:
-            found = float(value) if column != "TIMESTAMP" else _moment(value)
+            found = _moment(value) if column == "TIMESTAMP" and isinstance(value, str) else float(value)
         except (ValueError, OverflowError):
             found = None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
     if found is None or not isfinite(found) or not 0 <= found <= _MOST_TIME:
         what = "is missing" if value in (None, "") else f"is {shown(repr(value))}"
         raise LengthsError(f"{where}: {column} {what}; each request needs the time of its arrival")

@@ -80,8 +80,9 @@ def _role(
     # A replica for prefill holds no output.
     part = 0.0 if role.role == PREFILL else 1.0 if engine.reserves else 0.5
     limits = ReplicaLimits(
-        sequences, float(role.kv_tokens), engine.budget * layout.dp, part, 0.0 if role.role == DECODE else computed
-    )
+        sequences, float(role.kv_tokens), engine.budget * layout.dp, part,
+        0.0 if role.role == DECODE else computed, layout.dp,
+    )  # fmt: skip
     others = sum(one.replicas * one.gpus_each for one in option.roles if one is not role)
     most = max(role.replicas, (offer.nodes * offer.gpus_per_node - others) // role.gpus_each)
     model = StepModel(work, layout, speed, engine.efficiency)

@@ -5,7 +5,7 @@ Rules
 - A replica is a pod: the labels `namespace` and `pod` that a scrape of pods sets; without them it is the `instance`.
   Values of its series (one for each group of ranks) are added; of the cache the fullest counts, and it is awake if one
   of them is.
-- A value that is missing, negative or no number is not known. A cache is full at most.
+- A value that is missing, negative, no number or above MOST is not known. A cache is full at most.
 - The growth of a queue is the slope of its gauge over GROWTH_S (`deriv`, least squares).
 - A replica that had metrics in the last LOST_S and has none now is listed without values.
 - Labels are data: they select rows and are shown, and are never part of a query.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from math import isfinite
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -35,6 +34,8 @@ from dovetail.kube.reading.engine_metrics import (
 from dovetail.kube.reading.prometheus_api import TIMEOUT_S, PrometheusAccess, PrometheusAnswer, PrometheusApi
 
 GROWTH_S, LOST_S = 300, 900
+MOST = 1e9
+"""No engine has so many requests."""
 _BY = "by (namespace, pod, instance)"
 _GAUGES = {
     (gauge.metric, gauge.equals): (number, engine, gauge)
@@ -171,7 +172,7 @@ def _number(one: _Engine) -> float | None:
         value = float(one.value[1])
     except ValueError:
         return None
-    return value if isfinite(value) else None
+    return value if abs(value) <= MOST else None
 
 
 def _sample(key: tuple[str, str, bool], row: _Row) -> EngineSample:
