@@ -7,13 +7,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import REGISTRY
 
 from dovetail.cli import cli
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
+from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
+from dovetail.kube.reading.views import NotServed, ViewRequest
+from dovetail.replicas import count as replica_count
 from dovetail.replicas.need import NeedTarget
 from dovetail.replicas.run import ReplicasAsked, publish
 from dovetail.replicas.workload import named, selector_of
@@ -151,6 +155,17 @@ async def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert "KIND is deployment" in (await counted(config, [], "cronjob/x")).output
         assert "is no name" in (await counted(config, [], "deployment/..")).output
         assert (await counted(config, [], "--min", "5", "--max", "4")).exit_code == 2
+
+
+async def test_without_views_it_is_said_how_to_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_served(client: Client, request: ViewRequest) -> ViewDocument:
+        raise NotServed("the API server has no views")
+
+    monkeypatch.setattr(replica_count, "ask_view", not_served)
+    async with cluster(tmp_path, deployment(2), [node("n1", 16), *TWO]) as config:
+        done = await counted(config, busy(25))
+    assert done.exit_code == 1
+    assert "the API server has no views; it is there with the option --views of the scheduler" in done.output
 
 
 def value(name: str) -> float | None:

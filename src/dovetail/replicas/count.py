@@ -22,7 +22,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.manifests.documents import Document, ManifestError
 from dovetail.kube.manifests.workloads import expanded
 from dovetail.kube.objects.views import WHAT_IFS
-from dovetail.kube.reading.views import NoSuchObject, NoView, ViewRequest, ask_view
+from dovetail.kube.reading.views import NoSuchObject, NotServed, NoView, ViewRequest, ask_view
 from dovetail.monitoring.engine_load import EngineLoad
 from dovetail.replicas.need import NeedTarget, need
 from dovetail.replicas.workload import ServedWorkload, WorkloadError
@@ -84,6 +84,11 @@ async def placed_now(client: Client, workload: ServedWorkload, number: int) -> i
     try:
         document = await ask_view(client, ViewRequest(WHAT_IFS, workload.namespace, body=body, alone=True))
         answer = decode_json(document.answer, WhatIf)
+    except NotServed as error:
+        raise WorkloadError(
+            f"{name}: what can be placed is not known: {error}; it is there with the option --views of the scheduler, "
+            "which a GPUStack sets unless spec.scheduler.views is false"
+        ) from error
     except (NoView, NoSuchObject, JsonError) as error:
         raise WorkloadError(f"{name}: the scheduler does not answer what can be placed: {error}") from error
     own = f"{workload.namespace}/{workload.copied}"

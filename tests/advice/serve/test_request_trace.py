@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.advice.serve import request_trace
 from dovetail.advice.serve.request_lengths import LengthsError
 from dovetail.advice.serve.request_trace import TracedRequest, read_trace
 
@@ -50,6 +51,12 @@ def test_the_first_hour_is_taken_and_gaps_are_named() -> None:
     found = read_trace(trace(100, 200, 900, 3700, 3701, 9000), "t")
     assert [one.at_s for one in found.requests] == [0, 100, 800, 3600]
     assert (found.later, found.gaps) == (2, ((100, 800), (800, 3600)))
+
+
+def test_no_more_requests_than_are_simulated_in_a_minute_or_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_trace, "MOST_REQUESTS", 3)
+    found = read_trace(trace(0, 1, 2, 3, 900), "t")
+    assert (len(found.requests), found.seconds, found.later, found.gaps) == (3, 2, 2, ())
 
 
 @pytest.mark.parametrize(

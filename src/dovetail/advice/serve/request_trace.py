@@ -6,8 +6,8 @@ Rules
   date and time), `timestamp` (Mooncake: milliseconds) or `Timestamp` (BurstGPT: seconds).
 - Requests are in the order of their times. One that is earlier than the one before, a time that is none and a line that
   is cut off are errors with the line: what follows would be another load.
-- Times are from the first request on; what is later than `MOST_S` is left out and counted. A trace without a second
-  request, or in which all arrive at one time, has no rate.
+- Times are from the first request on; what is later than `MOST_S`, or after `MOST_REQUESTS`, is left out and counted. A
+  trace without a second request, or in which all arrive at one time, has no rate.
 - A gap of `GAP_S` and more without a request is reported: it can be a night, or a hole in the trace.
 """
 
@@ -24,7 +24,7 @@ from dovetail.advice.serve.request_lengths import LengthsError, rows_of
 from dovetail.kube.translate.problems import shown
 
 TIMES = ("TIMESTAMP", "timestamp", "Timestamp")
-MOST_S = 3600.0
+MOST_S, MOST_REQUESTS = 3600.0, 400_000
 GAP_S = 300.0
 _WINDOW_S = 300.0
 _LONGEST_TIME = 40
@@ -40,8 +40,8 @@ class TracedRequest(Struct, frozen=True, gc=False):
 
 
 class RequestTrace(Struct, frozen=True):
-    """The requests of the first hour, the seconds from the first to the last, how many came `later`, and the gaps
-    without a request, from when to when."""
+    """The requests of the first hour at most, the seconds from the first to the last, how many came `later`, and the
+    gaps without a request, from when to when."""
 
     requests: tuple[TracedRequest, ...]
     seconds: float
@@ -80,10 +80,11 @@ def read_trace(text: str, file: str) -> RequestTrace:
             raise LengthsError(
                 f"{where}: the request is {before - now:g} s before that of the line above: sort by time"
             )
-        if now - before >= GAP_S and now - begin <= MOST_S:
+        left_out = now - begin > MOST_S or len(found) >= MOST_REQUESTS
+        if now - before >= GAP_S and not left_out:
             gaps.append((before - begin, now - begin))
         before = now
-        if now - begin > MOST_S:
+        if left_out:
             later += 1
         else:
             found.append(TracedRequest(now - begin, prompt, output))
@@ -103,12 +104,13 @@ def _column(row: Mapping[str, Any], where: str) -> str:
 def _time(value: object, column: str, where: str) -> float:
     """In seconds."""
     found: float | None = None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number or (isinstance(value, str) and len(value) <= _LONGEST_TIME):
-        try:
-            found = _moment(value) if column == "TIMESTAMP" and isinstance(value, str) else float(value)
-        except (ValueError, OverflowError):
-            found = None
+    try:
+        if isinstance(value, str) and len(value) <= _LONGEST_TIME:
+            found = float(value) if column != "TIMESTAMP" else _moment(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found = float(value)
+    except (ValueError, OverflowError):
+        found = None
     if found is None or not isfinite(found) or not 0 <= found <= _MOST_TIME:
         what = "is missing" if value in (None, "") else f"is {shown(repr(value))}"
         raise LengthsError(f"{where}: {column} {what}; each request needs the time of its arrival")

@@ -41,7 +41,8 @@ def show_simulation(answer: TraceSimulation, console: Console) -> None:
         unfinished = ", ".join(f"{run.unfinished} ({run.scaling})" for run in answer.runs)
         console.print(f"[yellow]attention:[/yellow] requests that did not end: {unfinished}.")
     if answer.later:
-        console.print(f"note: the first hour is simulated; {count(answer.later, 'request')} came later.")
+        minutes = f"{answer.seconds / 60:.0f} min"
+        console.print(f"note: the first {minutes} are simulated; {count(answer.later, 'request')} came later.")
     for begin, end in answer.gaps[:_MOST_GAPS]:
         console.print(f"note: no request from {begin} s to {end} s: is the trace whole?")
     if len(answer.gaps) > _MOST_GAPS:
