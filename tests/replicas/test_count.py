@@ -63,6 +63,23 @@ async def test_no_more_than_what_can_be_placed_now(tmp_path: Path) -> None:
     assert "serving/llama" in text and "3 can be placed now" in text
 
 
+async def test_two_workloads_are_not_promised_the_same_gpus(tmp_path: Path) -> None:
+    # Room for three more replicas, and each of the two needs two more.
+    objects = [node("n1", 8), node("n2", 12), *TWO]
+    async with cluster(tmp_path, deployment(2), objects) as config:
+        done = await counted(config, busy(15), "deployment/llama-b", "-o", "json")
+    assert [one["needed"] for one in answer(done.stdout, "ReplicaCount")] == [4, 4]
+    assert [one["desired"] for one in answer(done.stdout, "ReplicaCount")] == [4, 3]
+
+
+async def test_the_limit_of_the_queue_is_a_bound(tmp_path: Path) -> None:
+    meta = {"name": "default", "uid": "q"}
+    queue = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": meta, "spec": {"limit": {"gpu": 12}}}
+    async with cluster(tmp_path, deployment(2), [node("n1", 64), queue, *TWO]) as config:
+        found = await count(config, busy(25))
+    assert (found["needed"], found["desired"]) == (6, 3)
+
+
 async def test_the_rules_of_the_pods_count(tmp_path: Path) -> None:
     objects = [node("n1", 8), node("n2", 64), *TWO]
     picky = deployment(2, nodeSelector={"gpu": "h100"})

@@ -64,6 +64,7 @@ async def cluster(
     async def answer(request: web.Request) -> web.Response:
         if request.path in (
             "/apis/apps/v1/namespaces/serving/deployments/llama",
+            "/apis/apps/v1/namespaces/serving/deployments/llama-b",
             "/apis/leaderworkerset.x-k8s.io/v1/namespaces/serving/leaderworkersets/llama",
         ):
             return web.json_response(workload)

@@ -5,6 +5,8 @@ Rules
 - The running scheduler's core decides what can be placed: it is asked what would happen if so many further replicas
   were created now (`dovetail whatif submit`), as a user of the namespace. Those that start at once, without an
   eviction, can be placed.
+- What was promised to other workloads in the same pass is taken into the question, so that two are not promised the
+  same GPUs.
 - While replicas wait for room, no more are asked for: they would wait behind those.
 - A lack of room takes no replica away: those that wait stay, as a node autoscaler adds nodes for them.
 - What is not known has no number, so that an autoscaler leaves the workload as it is.
@@ -48,9 +50,11 @@ class ReplicaCount(Struct, frozen=True):
 
 
 async def count_of(
-    client: Client, workload: ServedWorkload, loads: Mapping[str, EngineLoad], target: NeedTarget
-) -> ReplicaCount:
-    """The number of replicas. Raises WorkloadError, KubeError."""
+    client: Client, workload: ServedWorkload, loads: Mapping[str, EngineLoad], target: NeedTarget,
+    promised: list[Document],
+) -> ReplicaCount:  # fmt: skip
+    """The number of replicas. `promised` are the further replicas of other workloads, to which those of this one are
+    added. Raises WorkloadError, KubeError."""
     current, waiting = workload.replicas, workload.waiting
     wanted = need(current, workload.running, loads, target)
     needed, placeable, because = wanted.replicas, None, wanted.because
@@ -60,7 +64,7 @@ async def count_of(
             because += f"; no more now: {waiting} wait for room"
         else:
             asked = min(needed - current, MOST_MORE)
-            placeable = current + await placed_now(client, workload, asked)
+            placeable = current + await placed_now(client, workload, asked, promised)
             if placeable < needed:
                 because += f"; {placeable} can be placed now" if asked == needed - current else f"; {MOST_MORE} at once"
     desired = needed if placeable is None or needed is None else min(needed, placeable)
@@ -70,11 +74,12 @@ async def count_of(
     )  # fmt: skip
 
 
-async def placed_now(client: Client, workload: ServedWorkload, number: int) -> int:
-    """How many of so many further replicas would start now. Raises WorkloadError, KubeError."""
-    name = f"{workload.resource.kind} {workload.namespace}/{workload.name}"
+async def placed_now(client: Client, workload: ServedWorkload, number: int, promised: list[Document]) -> int:
+    """How many of so many further replicas would start now beside the `promised` ones, to which they are added. Raises
+    WorkloadError, KubeError."""
+    name, prefix = f"{workload.resource.kind} {workload.namespace}/{workload.name}", f"copy{len(promised)}-"
     try:
-        made = expanded([Document(name, workload.copies(number))])
+        made = expanded([*promised, Document(name, workload.copies(number, prefix))])
     except ManifestError as error:
         raise WorkloadError(f"{name}: its pods cannot be made: {error}") from error
     for fault in made.faults:
@@ -91,5 +96,8 @@ async def placed_now(client: Client, workload: ServedWorkload, number: int) -> i
         ) from error
     except (NoView, NoSuchObject, JsonError) as error:
         raise WorkloadError(f"{name}: the scheduler does not answer what can be placed: {error}") from error
-    own = f"{workload.namespace}/{workload.copied}"
-    return sum(one.job.startswith(own) and one.effect == "starts now" for one in answer.jobs)
+    own = f"{workload.namespace}/{prefix}"
+    placed = sum(one.job.startswith(own) and one.effect == "starts now" for one in answer.jobs)
+    if placed:
+        promised.append(Document(name, workload.copies(placed, prefix)))
+    return placed

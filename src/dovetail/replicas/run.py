@@ -21,6 +21,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.resources import Resource
+from dovetail.kube.manifests.documents import Document
 from dovetail.kube.probe_server import Answer
 from dovetail.kube.reading.engines import read_engines
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
@@ -50,9 +51,11 @@ class ReplicasAsked(Struct, frozen=True):
 async def counted(config: ClusterConfig, asked: ReplicasAsked) -> tuple[ReplicaCount, ...]:
     """The replicas of all workloads, once. Raises WorkloadError, KubeError."""
     async with Client(config, user_agent="dovetail-replicas") as client:
-        loads = await _loads(asked)
+        loads, promised = await _loads(asked), list[Document]()
         return tuple([
-            await count_of(client, await read_workload(client, kind, asked.namespace, name), loads, asked.target)
+            await count_of(
+                client, await read_workload(client, kind, asked.namespace, name), loads, asked.target, promised
+            )
             for kind, name in asked.workloads
         ])  # fmt: skip
 
@@ -73,10 +76,11 @@ async def publish(client: Client, asked: ReplicasAsked) -> None:
         for kind, name in asked.workloads:
             _failed(kind, name, error)
         return
+    promised: list[Document] = []
     for kind, name in asked.workloads:
         try:
             workload = await read_workload(client, kind, asked.namespace, name)
-            _set(kind, name, await count_of(client, workload, loads, asked.target))
+            _set(kind, name, await count_of(client, workload, loads, asked.target, promised))
         except (WorkloadError, KubeError) as error:
             _failed(kind, name, error)
 

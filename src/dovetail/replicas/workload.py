@@ -22,7 +22,6 @@ WORKLOADS: Mapping[str, Resource] = {
 """By the word before NAME."""
 _ENDED = ("Succeeded", "Failed")
 _TEMPLATES = (("template",), ("leaderWorkerTemplate", "leaderTemplate"), ("leaderWorkerTemplate", "workerTemplate"))
-_COPY = "-copy"
 _LONGEST_NAME = 40
 
 
@@ -43,14 +42,9 @@ class ServedWorkload(Struct, frozen=True):
     waiting: int
     priority: int | None = None
 
-    @property
-    def copied(self) -> str:
-        """The name of its copies."""
-        return self.name[:_LONGEST_NAME].rstrip("-.") + _COPY
-
-    def copies(self, number: int) -> dict[str, Any]:
-        """A manifest of so many further replicas, under another name. Labels stay, so that rules about pods of the
-        workload, as of spread, see the others."""
+    def copies(self, number: int, prefix: str) -> dict[str, Any]:
+        """A manifest of so many further replicas, under a name with this prefix. Labels stay, so that rules about pods
+        of the workload, as of spread, see the others."""
         meta, spec = _mapping(self.manifest.get("metadata")), _mapping(self.manifest.get("spec"))
         kept = {key: meta[key] for key in ("labels", "annotations") if key in meta}
         if self.priority is not None:
@@ -58,7 +52,7 @@ class ServedWorkload(Struct, frozen=True):
                 spec = _with_priority(spec, path, self.priority)
         return {
             "apiVersion": self.resource.api_version, "kind": self.resource.kind,
-            "metadata": kept | {"name": self.copied, "namespace": self.namespace},
+            "metadata": kept | {"name": prefix + self.name[:_LONGEST_NAME].rstrip("-."), "namespace": self.namespace},
             "spec": spec | {"replicas": number},
         }  # fmt: skip
 

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 
 from dovetail.advice import catalog, gpus
 from dovetail.advice.config import read
 from dovetail.advice.serve.plan import plan
+from dovetail.advice.serve.replica_queue import ReplicaLimits, StepTimes
 from dovetail.advice.serve.request_lengths import lengths_of
 from dovetail.advice.serve.request_trace import RequestTrace, TracedRequest
+from dovetail.advice.serve.roofline import StepBatch, StepModel
+from dovetail.advice.serve.simulation import BY_NEED, SimulatedPlan, SimulatedRole, simulate
 from dovetail.advice.serve.traced import simulated
 from dovetail.advice.serve.types import AGGREGATED, DISAGGREGATED, GpuOffer, ServeQuestion, SimulatedRun
 
@@ -73,6 +78,22 @@ def test_replicas_are_taken_away_after_the_time_of_stability_and_no_request_is_l
     assert by_need.unfinished == 0
     assert max(numbers) > 1 and numbers[-1] == 1
     assert numbers[5] == max(numbers), "not before five minutes have passed"
+
+
+class Steps:
+    """A step takes 10 ms, so that a request of 100 tokens takes a second."""
+
+    def seconds(self, batch: StepBatch) -> float:
+        return 0.01
+
+
+@pytest.mark.parametrize(("rate", "most"), [(21, 20), (25, 25)])
+def test_a_difference_of_a_tenth_is_ignored_as_by_an_autoscaler(rate: int, most: int) -> None:
+    trace = traced([n / rate for n in range(rate * 200)], 10, 101)
+    limits = ReplicaLimits(sequences=4, tokens=1e9, budget=1000, part=0.5, computed=1.0)
+    role = SimulatedRole("decode", 20, 40, 1, 1, StepTimes(cast(StepModel, Steps())), limits)
+    run = simulate(SimulatedPlan((role,), rate, 0, 0.0, None), trace, plan(asked(trace)).wanted, BY_NEED)
+    assert run.replicas[0] == (0, (20,)) and max(number for _, (number,) in run.replicas) == most
 
 
 def test_no_more_replicas_than_gpus() -> None:

@@ -5,9 +5,10 @@ Rules
 - A request goes to the replica with the fewest requests. Of a disaggregated plan it goes through prefill, the
   hand-over of its cache, and decode.
 - Fixed: the replicas of the plan all the time. By need: every SYNC_S the number is that which `dovetail serve replicas`
-  would desire: the requests in all replicas, divided by the target of the role. It at most doubles at a time, or rises
-  by four, and falls to the largest need of the last STABLE_S (defaults of Kubernetes' HorizontalPodAutoscaler). A
-  replica that is added answers after the start-up time of the plan; one that is taken away ends its requests.
+  would desire: the requests in all replicas, divided by the target of the role. A difference of a tenth is ignored. It
+  at most doubles at a time, or rises by four, and falls to the largest need of the last STABLE_S (defaults of
+  Kubernetes' HorizontalPodAutoscaler). A replica that is added answers after the start-up time of the plan; one that is
+  taken away ends its requests.
 - The first number by need is that for the rate of the first minute.
 - GPUs cost from the begin of the start-up until the replica has ended its requests, at most until the last arrival.
   What is in the queue then is still served.
@@ -27,6 +28,7 @@ from dovetail.advice.serve.types import PREFILL, SimulatedRun, TimePercentiles, 
 
 FIXED, BY_NEED = "fixed", "by need"
 SYNC_S, STABLE_S = 15.0, 300.0
+_TOLERATED_PART = 10
 _FIRST_S, _MINUTE_S = 60.0, 60.0
 _MOST_AFTER_S = 6 * 3600.0
 """How long after the last arrival requests are still served; those that are not done then are unfinished."""
@@ -109,10 +111,12 @@ class _Pool:
     def _scale(self, now_s: float) -> None:
         load = sum(one.load for one in self._active)
         need = min(self._role.most, max(1, ceil(load / self._role.target)))
+        now = len(self._active)
+        if abs(need - now) * _TOLERATED_PART <= now:
+            need = now
         self._needs.append((now_s, need))
         while self._needs[0][0] < now_s - STABLE_S:
             self._needs.popleft()
-        now = len(self._active)
         number = max(min(need, max(2 * now, now + 4)), min(now, max(one for _, one in self._needs)))
         while len(self._active) < number:
             self._active.append(self._replica(now_s + self._start_s))
