@@ -174,7 +174,7 @@ async def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert (await counted(config, [], "--min", "5", "--max", "4")).exit_code == 2
 
 
-async def test_without_views_it_is_said_how_to_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_views_the_error_has_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_served(client: Client, request: ViewRequest) -> ViewDocument:
         raise NotServed("the API server has no views")
 

@@ -80,6 +80,12 @@ def test_replicas_are_taken_away_after_the_time_of_stability_and_no_request_is_l
     assert numbers[5] == max(numbers), "not before five minutes have passed"
 
 
+def test_the_first_number_is_that_for_the_trace_and_not_for_a_lower_rate_of_the_plan() -> None:
+    trace = traced([n / 8 for n in range(800)])
+    _, by_need = runs(asked(trace, rate=0.001), trace)
+    assert by_need.replicas[0] == (0, (1,))
+
+
 class Steps:
     """A step takes 10 ms, so that a request of 100 tokens takes a second."""
 

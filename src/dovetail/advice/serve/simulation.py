@@ -51,8 +51,9 @@ class SimulatedRole(Struct, frozen=True):
 
 
 class SimulatedPlan(Struct, frozen=True):
-    """The roles in the order in which a request goes through them. `hand_over_s` is the time for the cache of a token
-    of its prompt, `start_s` the start-up of a replica."""
+    """The roles in the order in which a request goes through them. `rate` are the requests per second that their
+    replicas are to have at most. `hand_over_s` is the time for the cache of a token of its prompt, `start_s` the
+    start-up of a replica."""
 
     roles: tuple[SimulatedRole, ...]
     rate: float

@@ -46,7 +46,7 @@ def simulated(
     work = work_of(asked.model, asked.weights, asked.cache, asked.adapters, asked.adapter_rank)
     plan = SimulatedPlan(
         tuple(_role(asked, work, option, offer, role) for role in option.roles),
-        asked.rate,
+        max(asked.rate, UTILISATION * option.tokens_per_s / asked.lengths.output),
         option.start_s,
         work.cached(1, 1) / option.roles[0].layout.tp / (asked.transfer_mb_per_s * 1e6)
         if option.mode == DISAGGREGATED
