@@ -121,6 +121,16 @@ def test_prefill_and_decode_scale_on_their_own_and_the_hand_over_takes_its_time(
     assert slow.ttft_ms.p50 > fixed.ttft_ms.p50 + 500
 
 
+def test_prefill_and_decode_together_have_no_more_gpus_than_there_are() -> None:
+    trace = traced([n / 60 for n in range(12_000)], prompt=3000, output=300)
+    question = asked(trace, DISAGGREGATED, ttft_ms=3000, rate=2.0, offers=(GpuOffer(GPU, 1, 8),))
+    (option,) = plan(question).options
+    _, by_need = runs(question, trace)
+    each = [role.gpus_each for role in option.roles]
+    most = max(sum(a * b for a, b in zip(numbers, each, strict=True)) for _, numbers in by_need.replicas)
+    assert option.gpus < most <= 8
+
+
 def test_without_a_plan_nothing_is_simulated() -> None:
     trace = traced([0.0, 1.0], prompt=100_000)
     question = asked(trace, ttft_ms=1)

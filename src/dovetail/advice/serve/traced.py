@@ -83,8 +83,10 @@ def _role(
         sequences, float(role.kv_tokens), engine.budget * layout.dp, part,
         0.0 if role.role == DECODE else computed, layout.dp,
     )  # fmt: skip
-    others = sum(one.replicas * one.gpus_each for one in option.roles if one is not role)
-    most = max(role.replicas, (offer.nodes * offer.gpus_per_node - others) // role.gpus_each)
+    # Roles divide the GPUs as in the plan: each is simulated without the other.
+    there = offer.nodes * offer.gpus_per_node
+    most = there // role.gpus_each if len(option.roles) == 1 else role.replicas * (there // option.gpus)
+    most = max(role.replicas, most)
     model = StepModel(work, layout, speed, engine.efficiency)
     target = _target(model, asked, role, computed, limits.budget)
     return SimulatedRole(role.role, role.replicas, most, target, role.gpus_each, StepTimes(model), limits)
