@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of every web page, light and dark, at three widths, to be looked at: the pages of `dovetail demo
+"""Pictures of every web page, light and dark, at three widths, for a look by eye: the pages of `dovetail demo
 --dashboard`, and their dialogs.
 
 python -m tools.page_pictures FOLDER [PAGE...]

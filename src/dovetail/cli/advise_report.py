@@ -24,6 +24,7 @@ _MEANINGS = {
     "not enough data": " to advise another size",
 }
 _LABEL = 12
+_MOST_ENGINES = 20
 
 
 def hours(gpu_s: int) -> str:
@@ -109,8 +110,10 @@ def engines(loads: Sequence[EngineLoad], console: Console) -> None:
     found = [one for one in loads if one.findings]
     number = count(len(loads), "replica or pool", "replicas and pools")
     console.print(f"Inference engines now: {number}, {len(found)} with findings.")
-    for one in found:
+    for one in found[:_MOST_ENGINES]:
         console.print(f"- {foreign(sentence(one))}.")
+    if len(found) > _MOST_ENGINES:
+        console.print(f"- {len(found) - _MOST_ENGINES} more: -o json has all.")
 
 
 def earlier(answer: JobAdviceList, console: Console) -> None:
