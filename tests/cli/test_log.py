@@ -72,6 +72,27 @@ log.info("the last")
         assert "--- Logging error ---" in done.stderr and "Message: '%d is no number'" in done.stderr
 
 
+def test_a_library_with_a_handler_of_its_own_makes_lines() -> None:
+    program = """
+import logging
+from dovetail.cli.log import start_log
+start_log("info")
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+log = logging.getLogger("uvicorn.error")
+log.propagate = False
+log.addHandler(handler)
+log.info("plain")
+try:
+    raise ValueError("no")
+except ValueError:
+    log.exception("it failed")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second, *traceback = done.stderr.splitlines()
+    assert (first, second, traceback[-1]) == ("INFO: plain", "ERROR: it failed", "ValueError: no")
+
+
 @pytest.mark.parametrize(("level", "count"), [("debug", 3), ("info", 2), ("warning", 1)])
 def test_levels(level: str, count: int) -> None:
     assert len(lines(level, "json")) == count

@@ -5,7 +5,7 @@ has a record; other pages, other programs of the machine and viewers without a t
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,15 @@ from aiohttp import ClientSession
 from dovetail.aggregated.question import BadQuestion
 from dovetail.cli.demo.objects import _GPU_NODES as DEFINITION
 from dovetail.cli.demo.past import write_past
+from dovetail.core.model import Maintenance
+from dovetail.dashboard import actions
+from dovetail.dashboard.access import Right
 from dovetail.dashboard.viewers import Viewers
+from dovetail.jobs.notices import Noticed
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
+from dovetail.kube.api.reviews import Refusal
+from dovetail.kube.maintenances import MaintenanceRequest, write_maintenances
 from dovetail.playground import Playground
 from tests.dashboard.test_app import OnlyTeamA
 from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served
@@ -149,6 +155,73 @@ async def test_the_owner_of_an_idle_job_reads_it_on_the_pods(playground: Playgro
         assert status == 200 and "1 events written" in done["done"], done
         assert [one["reason"] for one in events(playground, namespace)] == ["GPUsIdle"]
         assert "no pod of" in (await act(client, viewers.key, {**notify, "job": "busy"}))[1]
+
+
+async def test_what_the_dry_run_saw_is_what_is_changed(
+    playground: Playground, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail.dashboard")
+    viewers = viewers_of(playground)
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        _, page = await act(client, viewers.key, SUSPEND)
+        playground.delete("jobs.batch", "team-a", "train")
+        playground.put({**JOB, "metadata": {**JOB["metadata"], "uid": "uid-another"}})
+        status, error = await act(client, viewers.key, SUSPEND, page["confirmation"])
+        assert status == 409 and "is another one than that of the dry run" in error
+        assert not (playground.store.get("jobs.batch", "team-a", "train") or {})["spec"].get("suspend")
+
+        async def begin(by: str, reason: str) -> None:
+            asked = MaintenanceRequest(by, reason, Maintenance("Evict", NOW_MS))
+            await write_maintenances(ClusterConfig(playground.url), {"a": asked})
+
+        undrain = {"type": "undrain", "node": "a"}
+        await begin("user/eve", "new fans")
+        status, page = await act(client, viewers.key, undrain)
+        assert status == 200 and page["effects"][0] == "The maintenance by user/eve: new fans (Evict) ends."
+        await begin("user/bob", "new disks")
+        status, error = await act(client, viewers.key, undrain, page["confirmation"])
+        assert status == 409 and "in another maintenance by now" in error and maintenance(playground)
+        _, page = await act(client, viewers.key, undrain)
+        assert (await act(client, viewers.key, undrain, page["confirmation"]))[0] == 200
+        assert "ended the maintenance of node a" in caplog.text, "the log alone says which node it was"
+
+
+class SeesNoWaste(OnlyTeamA):
+    """Users see the pages, but nothing of the past, and may not ask about changes."""
+
+    async def refusal(self, authorization: str, namespace: str, needed: Collection[Right] = ()) -> Refusal | None:
+        return (403, f"{needed}") if needed else await super().refusal(authorization, namespace)
+
+
+async def test_a_dry_run_shows_only_what_the_viewer_may_see(playground: Playground, tmp_path: Path) -> None:
+    write_past(tmp_path / "history.db", NOW_MS)
+    viewers, past = viewers_of(playground, tokens=True), FakePast(tmp_path / "history.db")
+    async with served(FakeSource(*WORLD), SeesNoWaste(), past=past, viewers=viewers) as (client, _):
+        notify = {"type": "notify", "namespace": "team-a", "job": "train"}
+        for action, right in ((notify, "idlelists"), (DRAIN, "drainplans")):
+            status, error = await act(client, "", action, Authorization="Bearer admin")
+            assert status == 403 and right in error
+
+
+async def test_events_that_were_written_are_in_the_log_where_others_were_refused(
+    playground: Playground, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail.dashboard")
+    write_past(tmp_path / "history.db", NOW_MS)
+    viewers, past = viewers_of(playground), FakePast(tmp_path / "history.db")
+
+    async def half(*_: object) -> Noticed:
+        return Noticed(("team-a/one",), (), (("team-a/two", "it is forbidden"),))
+
+    monkeypatch.setattr(actions, "write", half)
+    async with served(FakeSource(*WORLD), past=past, viewers=viewers) as (client, _):
+        async with client.get("/api/idle.json") as reply:
+            namespace, _, job = (await reply.json())["page"]["pods"][0]["job"].partition("/")
+        notify = {"type": "notify", "namespace": namespace, "job": job}
+        _, page = await act(client, viewers.key, notify)
+        status, error = await act(client, viewers.key, notify, page["confirmation"])
+        assert status == 403 and "1 events were written; none on team-a/two" in error
+    assert f"somebody: notified the owner of {namespace}/{job}: 1 events written" in caplog.text
 
 
 async def test_what_does_not_come_from_our_page_does_nothing(playground: Playground) -> None:

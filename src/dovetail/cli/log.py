@@ -53,10 +53,12 @@ def start_log(level: str, form: str = TEXT) -> None:
 
 
 class _Record(logging.LogRecord):
-    """A record with only what the formatters below read. logging itself reads `filename` and `lineno` where it reports
-    that a record cannot be formatted."""
+    """A record with only what the formatters below read, and those of libraries with a handler of their own, as
+    uvicorn: these call logging.Formatter.format. logging itself reads `filename` and `lineno` where it reports that a
+    record cannot be formatted."""
 
     filename, lineno = "", 0
+    exc_text = stack_info = None
 
     def __init__(
         self, name: str, level: int, path: str, line: int, msg: object, args: Any, exc_info: Any, *_: object

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import Accesses
 from dovetail.dashboard.action_types import PossibleActions
-from dovetail.dashboard.actions import MOST_BYTES, Actions
+from dovetail.dashboard.actions import MOST_BYTES, Actions, asked_action, needed_for
 from dovetail.dashboard.predictions import foreign
 from dovetail.dashboard.responses import failed
 from dovetail.dashboard.viewers import KEY_HEADER
@@ -69,7 +69,11 @@ class ActionRoutes:
         if body is None:
             return failed(413, f"an action has {MOST_BYTES >> 10} KiB at most")
         try:
-            return _answered(await self._actions.answer(body, namespace, header))
+            asked = asked_action(body)
+            needed = needed_for(asked.action)
+            if needed and (refused := await self._accesses.refusal(header, namespace, needed)) is not None:
+                return failed(*refused)
+            return _answered(await self._actions.answer(asked, namespace, header))
         except BadQuestion as error:
             return failed(error.status, str(error))
 

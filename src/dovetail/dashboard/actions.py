@@ -6,7 +6,9 @@ Rules
 - Every request to the cluster has the token of the viewer; on the machine of a user the identity of the kubeconfig.
   The account of the dashboard in a cluster never acts: there our configuration has no identity at all (`viewers`).
 - An action is a dry run, until it has a confirmation, which a dry run gives. The dry run is the plan of the scheduler,
-  and the API server checks the same change and stores nothing (dryRun=All), so a missing right is known before.
+  and the API server checks the same change and stores nothing (dryRun=All), so a missing right is known before. What is
+  done is done to what the dry run saw: not to another job of that name, nor to another maintenance.
+- What a dry run shows needs the rights that the pages with the same need (`needed_for`).
 - What is done is the code of the commands: `kube.maintenances` of `dovetail drain`, `jobs.notices` of `dovetail idle
   --notify`, `jobs.suspending`, whose undo is `dovetail release`.
 - Which rights a viewer has is asked by SelfSubjectAccessReview. That decides what is offered; the API server decides
@@ -28,6 +30,7 @@ from dovetail.aggregated.turns import Turns
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.cost.idle_notes import idle_note
 from dovetail.cost.idle_pods import IdleList
+from dovetail.dashboard.access import Right, lists
 from dovetail.dashboard.action_records import ActionRecord, log, write_record
 from dovetail.dashboard.action_types import (
     Action,
@@ -41,7 +44,7 @@ from dovetail.dashboard.action_types import (
 )
 from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.confirmations import Confirmations
-from dovetail.dashboard.past_pages import idle_question
+from dovetail.dashboard.past_pages import NEEDED, idle_question
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.viewers import Viewers, user_of
 from dovetail.jobs.changes import NotDone
@@ -54,7 +57,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import ApiError, Forbidden, KubeError, Unauthorized
 from dovetail.kube.api.resources import NODES
 from dovetail.kube.api.rights import missing_right
-from dovetail.kube.maintenances import MaintenanceRequest, begin_maintenance, end_maintenance
+from dovetail.kube.maintenances import MaintenanceRequest, begin_maintenance, end_maintenance, read_maintenances
 from dovetail.kube.objects.views import DRAIN_PLANS, JOB_LISTS
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
 from dovetail.views.drain_types import DrainPlan, DrainQuestion
@@ -80,6 +83,31 @@ class Asker(Struct, frozen=True):
     user: str
 
 
+class _DryRun(Struct, frozen=True):
+    """What it shows, and which object it saw, as a text that another one does not have ("": any of that name)."""
+
+    preview: ActionPreview
+    saw: str = ""
+
+
+def asked_action(body: bytes) -> AskedAction:
+    """Raises BadQuestion."""
+    try:
+        return decode_json(body, AskedAction)
+    except JsonError as error:
+        raise BadQuestion(400, str(error)) from error
+
+
+def needed_for(action: Action) -> tuple[Right, ...]:
+    """The rights to see what its dry run shows, besides that to see the pages."""
+    match action:
+        case DrainNode():
+            return (Right("create", DRAIN_PLANS),)
+        case NotifyOwner():
+            return lists(NEEDED["idle"])
+    return ()
+
+
 class Actions:
     """Of the cluster behind the viewers; `board` has what answers."""
 
@@ -90,26 +118,23 @@ class Actions:
         self._confirmations = Confirmations()
         self._turns = Turns("action", A_MINUTE, MOST_WAITING)
 
-    async def answer(self, body: bytes, namespace: str, authorization: str) -> ActionPreview | ActionDone:
-        """What is asked for, by a viewer that may see `namespace` ("": all). Raises BadQuestion."""
-        try:
-            asked = decode_json(body, AskedAction)
-        except JsonError as error:
-            raise BadQuestion(400, str(error)) from error
+    async def answer(self, asked: AskedAction, namespace: str, authorization: str) -> ActionPreview | ActionDone:
+        """What is asked for, by a viewer that may see `namespace` ("": all), and there what is `needed_for` the action.
+        Raises BadQuestion."""
         action = asked.action
         if namespace and isinstance(action, NotifyOwner | SuspendJob) and action.namespace != namespace:
             raise BadQuestion(403, "the job is in another namespace than the one that is shown")
-        form = msgspec.json.encode(action)
-        if asked.confirmation and not self._confirmations.good(
-            asked.confirmation, form, authorization, self._clock_ms()
-        ):
-            raise BadQuestion(409, "this was not confirmed, or too late: look at the dry run again")
+        form, saw = msgspec.json.encode(action), None
+        if asked.confirmation:
+            saw = self._confirmations.seen_by(asked.confirmation, form, authorization, self._clock_ms())
+            if saw is None:
+                raise BadQuestion(409, "this was not confirmed, or too late: look at the dry run again")
 
         async def acted() -> Reply:
             config = self.viewers.config(authorization)
             try:
                 asker = Asker(authorization, namespace, config, await user_of(config))
-                found = await self._acted(action, asker, dry_run=not asked.confirmation)
+                found = await self._acted(action, asker, saw)
             except (JobUnknown, NotDone, NoSuchObject) as error:
                 raise BadQuestion(409, str(error)) from error
             except Unauthorized as error:
@@ -119,26 +144,28 @@ class Actions:
             except (KubeError, SourceAway) as error:
                 status = 503 if isinstance(error, ApiError | SourceAway) else 409
                 raise BadQuestion(status, str(error)) from error
-            if isinstance(found, ActionPreview):
-                confirmation, until_ms = self._confirmations.made(form, authorization, self._clock_ms())
-                found = replace(found, confirmation=confirmation, valid_until_ms=until_ms)
-            return Reply(200, msgspec.json.encode(found))
+            if isinstance(found, ActionDone):
+                return Reply(200, msgspec.json.encode(found))
+            confirmation, until_ms = self._confirmations.made(form, found.saw, authorization, self._clock_ms())
+            preview = replace(found.preview, confirmation=confirmation, valid_until_ms=until_ms)
+            return Reply(200, msgspec.json.encode(preview))
 
         reply = await self._turns.take(authorization, acted)
         return decode_json(reply.body, ActionDone) if asked.confirmation else decode_json(reply.body, ActionPreview)
 
-    async def _acted(self, action: Action, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+    async def _acted(self, action: Action, asker: Asker, saw: str | None) -> _DryRun | ActionDone:
+        """`saw`: what the dry run saw that is confirmed; None for a dry run."""
         match action:
             case DrainNode():
-                return await self._drain(action, asker, dry_run=dry_run)
+                return await self._drain(action, asker, dry_run=saw is None)
             case UndrainNode():
-                return await self._end(action, asker, dry_run=dry_run)
+                return await self._end(action, asker, saw)
             case NotifyOwner():
-                return await self._notify(action, asker, dry_run=dry_run)
+                return await self._notify(action, asker, dry_run=saw is None)
             case SuspendJob():
-                return await self._suspend(action, asker, dry_run=dry_run)
+                return await self._suspend(action, asker, saw)
 
-    async def _drain(self, action: DrainNode, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+    async def _drain(self, action: DrainNode, asker: Asker, *, dry_run: bool) -> _DryRun | ActionDone:
         question = DrainQuestion((action.node,), action.mode)
         asked = MaintenanceRequest(f"user/{asker.user}"[:253], action.reason, question.maintenance(self._clock_ms()))
         if dry_run:
@@ -149,23 +176,30 @@ class Actions:
             await begin_maintenance(asker.config, (action.node,), asked, dry_run=True)
             return _preview(
                 asker.user, f"Drain {action.node}",
-                ("No pod starts there that would still run when the node has to be empty.", _MODES[action.mode]), plan,
+                ("No pod starts there that would still run when the node has to be empty.", _MODES[action.mode]),
+                plan=plan,
             )  # fmt: skip
         await begin_maintenance(asker.config, (action.node,), asked)
         why = f": {action.reason}" if action.reason else ""
-        note = f"{asker.user} put the node into maintenance on a web page ({action.mode}){why}"
+        note = f"{asker.user} put node {action.node} into maintenance on a web page ({action.mode}){why}"
         return await self._recorded(asker, _of_node(action.node, "MaintenanceBegun", "Draining", note))
 
-    async def _end(self, action: UndrainNode, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
-        found = await end_maintenance(asker.config, (action.node,), dry_run=dry_run)
-        if not found[action.node]:
+    async def _end(self, action: UndrainNode, asker: Asker, saw: str | None) -> _DryRun | ActionDone:
+        found = (await read_maintenances(asker.config, (action.node,)))[action.node]
+        if found is None:
             raise NotDone(f"{action.node} is not in maintenance")
-        if dry_run:
-            return _preview(asker.user, f"Use {action.node} again", ("Pods start there again.",))
-        note = f"{asker.user} ended the maintenance of the node, on a web page"
+        sees = f"{found.by} {found.maintenance.requested_ms} {found.maintenance.drain}"
+        if saw not in (None, sees):
+            raise NotDone(f"{action.node} is in another maintenance by now: look at the dry run again")
+        await end_maintenance(asker.config, (action.node,), dry_run=saw is None)
+        if saw is None:
+            why = f": {found.reason}" if found.reason else ""
+            ended = f"The maintenance by {found.by or 'somebody'}{why} ({found.maintenance.drain}) ends."
+            return _preview(asker.user, f"Use {action.node} again", (ended, "Pods start there again."), sees)
+        note = f"{asker.user} ended the maintenance of node {action.node}, on a web page"
         return await self._recorded(asker, _of_node(action.node, "MaintenanceEnded", "Draining", note))
 
-    async def _notify(self, action: NotifyOwner, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+    async def _notify(self, action: NotifyOwner, asker: Asker, *, dry_run: bool) -> _DryRun | ActionDone:
         job = f"{action.namespace}/{action.job}"
         resource, query = idle_question()
         request = ViewRequest(resource, asker.namespace, query=query, alone=bool(asker.namespace))
@@ -180,29 +214,33 @@ class Actions:
             return _preview(asker.user, f"Notify the owner of {job}", (*effects, *lines[:_SHOWN], *more))
         notices = [Notice(row.pod, row.uid, row.since, note) for row, note in notes.items()]
         done = await write(asker.config, notices, datetime.fromtimestamp(self._clock_ms() / 1000, UTC))
+        had = f", {len(done.there)} had theirs" if done.there else ""
+        text = f"notified the owner of {job}: {len(done.written)} events written{had}"
+        if done.written or not done.refused:
+            log(asker.user, text)
         if done.refused:
             pod, why = done.refused[0]
             raise BadQuestion(403, f"{len(done.written)} events were written; none on {pod}: {why}")
-        had = f", {len(done.there)} had theirs" if done.there else ""
-        text = f"notified the owner of {job}: {len(done.written)} events written{had}"
-        log(asker.user, text)
         return ActionDone(asker.user, text, "the events on the pods, and the log of the dashboard")
 
-    async def _suspend(self, action: SuspendJob, asker: Asker, *, dry_run: bool) -> ActionPreview | ActionDone:
+    async def _suspend(self, action: SuspendJob, asker: Asker, saw: str | None) -> _DryRun | ActionDone:
         async with JobCluster(asker.config) as cluster:
             job = await cluster.find(action.namespace, action.job)
-            await cluster.suspend(job, dry_run=dry_run)
-        if dry_run:
+            uid = text_at(job.document, "metadata.uid") if job.document is not None else ""
+            if saw not in (None, uid):
+                raise NotDone(f"{job.title} is another one than that of the dry run: look at the dry run again")
+            await cluster.suspend(job, dry_run=saw is None)
+        if saw is None:
             lost = await self._lost(f"{action.namespace}/{action.job}", asker)
             running = sum(pod.state in ("starts", "runs") for pod in job.pods)
             effects = (
                 f"Its controller deletes its {len(job.pods)} pods, of which {running} run.", lost, _undo(job),
             )  # fmt: skip
-            return _preview(asker.user, f"Suspend {job.title}", effects)
-        assert job.kind is not None and job.document is not None
+            return _preview(asker.user, f"Suspend {job.title}", effects, uid)
+        assert job.kind is not None
         record = ActionRecord(
-            job.kind.resource, job.namespace, job.name, text_at(job.document, "metadata.uid"), "JobSuspended",
-            "Suspending", f"{asker.user} suspended {job.title}, on a web page. {_undo(job)}",
+            job.kind.resource, job.namespace, job.name, uid, "JobSuspended", "Suspending",
+            f"{asker.user} suspended {job.title}, on a web page. {_undo(job)}",
         )  # fmt: skip
         return await self._recorded(asker, record)
 
@@ -230,8 +268,10 @@ def _undo(job: NamedJob) -> str:
     return f"To undo it: dovetail release {kind}/{job.namespace}/{job.name}"
 
 
-def _preview(user: str, title: str, effects: tuple[str, ...], plan: DrainPlan | None = None) -> ActionPreview:
-    return ActionPreview(user, title, effects, plan, "", 0)
+def _preview(
+    user: str, title: str, effects: tuple[str, ...], saw: str = "", plan: DrainPlan | None = None
+) -> _DryRun:  # fmt: skip
+    return _DryRun(ActionPreview(user, title, effects, plan, "", 0), saw)
 
 
 def _of_node(node: str, reason: str, action: str, note: str) -> ActionRecord:

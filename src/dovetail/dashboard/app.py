@@ -39,10 +39,7 @@ from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import DecisionSource
-from dovetail.dashboard.responses import OwnHosts, failed
-from dovetail.dashboard.responses import PolicyHeaders as _Headers
-from dovetail.dashboard.responses import csv_response as _csv
-from dovetail.dashboard.responses import sent as _sent
+from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sheets import Sheet, SheetDocument
@@ -75,7 +72,7 @@ def app_of(
     shell = assets[_SHELL]
 
     async def page(request: Request) -> Response:
-        return _sent(request, shell.tag, shell.content_type, shell.content, shell.packed, cached=True)
+        return sent(request, shell.tag, shell.content_type, shell.content, shell.packed, cached=True)
 
     async def healthz(request: Request) -> Response:
         return Response(b"ok", media_type="text/plain")
@@ -87,7 +84,7 @@ def app_of(
         found: Asset | None = assets.get(request.path_params["path"])
         if found is None:
             return failed(404, "there is no such file")
-        return _sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
+        return sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
 
     async def data(request: Request) -> Response:
         namespace = request.query_params.get("namespace", "")
@@ -106,7 +103,7 @@ def app_of(
             return failed(429, str(error))
         if sheet.status != 200 and form == "csv":
             return failed(sheet.status, "there is no such job or node")
-        return _csv(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
+        return csv_response(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
 
     async def whatif(request: Request) -> Response:
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
@@ -142,7 +139,7 @@ def app_of(
             return failed(error.status, str(error))
         sheet = Sheet(0, page.now_ms, page)
         if form == "csv":
-            return _csv(sheet, Topic("decision" if decision else "scheduler", decision))
+            return csv_response(sheet, Topic("decision" if decision else "scheduler", decision))
         return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def shares(request: Request) -> Response:
@@ -158,8 +155,8 @@ def app_of(
             page = scheduler.shares.page()
         sheet = Sheet(0, page.now_ms, page)
         if request.path_params["form"] == "csv":
-            return _csv(sheet, Topic("shares"))
-        return _sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
+            return csv_response(sheet, Topic("shares"))
+        return sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
 
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
@@ -181,7 +178,7 @@ def app_of(
             Route("/api/{of}/{part}/{name}.{form}", data),
             Route("/api/node/{name}.{form}", data),
         ],
-        middleware=[Middleware(_Headers), *([Middleware(OwnHosts)] if isinstance(accesses, OwnAccess) else [])],
+        middleware=[Middleware(PolicyHeaders), *([Middleware(OwnHosts)] if isinstance(accesses, OwnAccess) else [])],
         exception_handlers={404: unknown},
         lifespan=_running(board),
     )
@@ -284,7 +281,7 @@ def _topic(parameters: Mapping[str, str], namespace: str) -> Topic | None:
 
 
 def _json(request: Request, sheet: Sheet, tag: str) -> Response:
-    sent = _sent(request, tag, "application/json", sheet.json, sheet.packed)
-    if sent.status_code == 200:
-        sent.status_code = sheet.status
-    return sent
+    found = sent(request, tag, "application/json", sheet.json, sheet.packed)
+    if found.status_code == 200:
+        found.status_code = sheet.status
+    return found
