@@ -4,6 +4,7 @@ has a record; other pages, other programs of the machine and viewers without a t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -201,6 +202,32 @@ async def test_a_dry_run_shows_only_what_the_viewer_may_see(playground: Playgrou
         for action, right in ((notify, "idlelists"), (DRAIN, "drainplans")):
             status, error = await act(client, "", action, Authorization="Bearer admin")
             assert status == 403 and right in error
+
+
+async def test_a_viewer_whose_requests_take_long_keeps_nobody_waiting(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(config: ClusterConfig) -> str:
+        if config.source == Files(token="a"):
+            waits.set()
+            await goes_on.wait()
+        return "somebody"
+
+    monkeypatch.setattr(actions, "user_of", slow)
+    viewers = viewers_of(playground, tokens=True)
+    async with served(FakeSource(*WORLD), OnlyTeamA(), viewers=viewers) as (client, _):
+        asked, headers = {"action": SUSPEND}, {"Authorization": "Bearer a"}
+        first = asyncio.create_task(
+            client.post("/api/actions.json?namespace=team-a", json=asked, headers=headers).__aenter__()
+        )
+        await waits.wait()
+        async with asyncio.timeout(10):
+            status, page = await act(client, "", DRAIN, Authorization="Bearer admin")
+        assert (status, page["title"]) == (200, "Drain a"), page
+        goes_on.set()
+        assert (await first).status == 200
 
 
 async def test_events_that_were_written_are_in_the_log_where_others_were_refused(

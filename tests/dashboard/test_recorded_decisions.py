@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
+from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from dovetail.aggregated.question import BadQuestion
@@ -14,8 +19,12 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.types import GPU, Queue
 from dovetail.core.state import State
 from dovetail.dashboard import recorded_decisions
+from dovetail.dashboard.access import OwnAccess
 from dovetail.dashboard.app import SchedulerSources
+from dovetail.dashboard.board import PageBoard
 from dovetail.dashboard.recorded_decisions import RecordedDecisions, SchedulersDecisions
+from dovetail.dashboard.serve import bound, serving
+from dovetail.viewserver import recorded as viewserver_recorded
 from dovetail.viewserver.answers import ViewAnswers
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.dashboard.test_app import OnlyTeamA
@@ -65,6 +74,33 @@ async def test_what_cannot_be_opened_has_its_reason(recording: Path, monkeypatch
     with pytest.raises(BadQuestion, match="in a minute") as raised:
         await opened.page("run1-2", "user")
     assert raised.value.status == 429
+
+
+async def test_where_the_pages_end_the_thread_ends_and_the_viewer_reads_why(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = asyncio.Event(), Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(runs: object, decision: str, read: Callable[[int], object]) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        try:
+            while True:
+                read(0)
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(viewserver_recorded, "decided", slow)
+    listening, board = bound("127.0.0.1:0"), PageBoard(FakeSource(), (), lambda: HOUR_MS)
+    scheduler = SchedulerSources(decisions=RecordedDecisions(recording))
+    async with ClientSession(f"http://127.0.0.1:{listening.getsockname()[1]}/") as client:
+        async with serving(board, OwnAccess(), listening, scheduler):
+            asked = asyncio.create_task(client.get("/api/decision/run1-2.json"))
+            await begun.wait()
+        reply = await asked
+    assert reply.status == 503
+    assert await asyncio.to_thread(ended.wait, 5), "the process would wait for it"
 
 
 async def test_the_running_scheduler_opens_it_as_the_viewer(recording: Path) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions that take long are worked out one at a time, in the order in which they came: so they take one core at
-most. A user has one under way, and so many in a minute; after one that took too long none for a minute. So many wait in
-all; others are refused."""
+most. Those that wait for others than us can be taken several at a time. A user has one under way, and so many in a
+minute; after one that took too long none for a minute. So many wait in all; others are refused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ class Turns:
     """`what` is asked, as a noun. An answer has `time_s` from its turn on, and waits for that for `wait_s`: both
     together are to be less than the minute that the API server waits for a request."""
 
-    def __init__(self, what: str, a_minute: int, most_waiting: int, time_s: float = 25.0, wait_s: float = 25.0) -> None:
+    def __init__(
+        self, what: str, a_minute: int, most_waiting: int, time_s: float = 25.0, wait_s: float = 25.0, at_once: int = 1
+    ) -> None:  # fmt: skip
         self.time_s = time_s
         self._what = what
         self._a_minute = a_minute
         self._most_waiting = most_waiting
         self._wait_s = wait_s
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Semaphore(at_once)
         self._under_way: set[str] = set()
         self._asked: dict[str, deque[float]] = {}
 

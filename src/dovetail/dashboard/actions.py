@@ -64,7 +64,7 @@ from dovetail.views.drain_types import DrainPlan, DrainQuestion
 from dovetail.views.job_types import JobFilter, JobList
 
 MOST_BYTES = 4096
-A_MINUTE, MOST_WAITING = 30, 16
+A_MINUTE, MOST_WAITING, AT_ONCE = 30, 16, 8
 _MODES = {
     "WaitForJobs": "Pods that run there run to their end.",
     "WaitForCheckpoint": "Pods that have saved their work are moved, with room held elsewhere.",
@@ -116,7 +116,7 @@ class Actions:
         self._board = board
         self._clock_ms = clock_ms
         self._confirmations = Confirmations()
-        self._turns = Turns("action", A_MINUTE, MOST_WAITING)
+        self._turns = Turns("action", A_MINUTE, MOST_WAITING, at_once=AT_ONCE)
 
     async def answer(self, asked: AskedAction, namespace: str, authorization: str) -> ActionPreview | ActionDone:
         """What is asked for, by a viewer that may see `namespace` ("": all), and there what is `needed_for` the action.

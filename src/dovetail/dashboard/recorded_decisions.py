@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from threading import Event
 from typing import Protocol
 
 import msgspec
@@ -45,7 +46,12 @@ class RecordedDecisions:
 
     async def page(self, decision: str, user: str) -> DecisionPage:
         async def opened() -> Reply:
-            found = await asyncio.to_thread(repeated, self._path, decision)
+            given_up = Event()
+            try:
+                found = await asyncio.to_thread(repeated, self._path, decision, given_up=given_up.is_set)
+            finally:
+                # Where the pages end meanwhile, the process waits for the thread.
+                given_up.set()
             return Reply(200, msgspec.json.encode(_page(found)))
 
         return decode_json((await self._turns.take(user, opened)).body, DecisionPage)

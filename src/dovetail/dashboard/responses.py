@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from asyncio import CancelledError
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -43,6 +44,28 @@ class PolicyHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class EndsQuietly:
+    """Answers that the pages end what is under way then, which the server cancels."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except CancelledError:
+            if scope["type"] != "http" or begun:
+                raise
+            await failed(503, "the web pages end: ask again when they are back")(scope, receive, send)
 
 
 class OwnHosts:

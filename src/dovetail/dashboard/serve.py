@@ -25,6 +25,7 @@ from dovetail.dashboard.past_process import ReadHistory
 from dovetail.dashboard.past_sources import CollectorHistory, NoHistory, OwnHistory, WithBudgets
 from dovetail.dashboard.recorded_decisions import DecisionSource, RecordedDecisions, SchedulersDecisions
 from dovetail.dashboard.replay_app import replay_app
+from dovetail.dashboard.responses import EndsQuietly
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sources import PredictingSource, SchedulerViews, ViewSource
@@ -171,7 +172,7 @@ async def listening_app(
 ) -> AsyncIterator[None]:
     """The application is served; `close` is called before that ends."""
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="on",
+        EndsQuietly(app), log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_LAST_BYTES_S, timeout_keep_alive=60, limit_concurrency=2048,
     )  # fmt: skip
     server = _Server(config)
