@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from dovetail.dashboard import actions
 from dovetail.dashboard.access import Right
 from dovetail.dashboard.viewers import Viewers
 from dovetail.jobs.notices import Noticed
+from dovetail.kube import maintenances
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.reviews import Refusal
@@ -184,7 +185,7 @@ async def test_what_the_dry_run_saw_is_what_is_changed(
         assert status == 409 and "in another maintenance by now" in error and maintenance(playground)
         _, page = await act(client, viewers.key, undrain)
         assert (await act(client, viewers.key, undrain, page["confirmation"]))[0] == 200
-        assert "ended the maintenance of node a" in caplog.text, "the log alone says which node it was"
+        assert "ended the maintenance of node a" in caplog.text, "the log alone has the node"
 
 
 class SeesNoWaste(OnlyTeamA):
@@ -202,6 +203,24 @@ async def test_a_dry_run_shows_only_what_the_viewer_may_see(playground: Playgrou
         for action, right in ((notify, "idlelists"), (DRAIN, "drainplans")):
             status, error = await act(client, "", action, Authorization="Bearer admin")
             assert status == 403 and right in error
+
+
+async def test_a_maintenance_that_begins_at_the_same_moment_is_not_replaced(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewers, read = viewers_of(playground), maintenances.read_maintenances
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        _, page = await act(client, viewers.key, DRAIN)
+
+        async def then_begun(config: ClusterConfig, nodes: Iterable[str]) -> Any:
+            found = await read(config, nodes)
+            await write_maintenances(config, {"a": MaintenanceRequest("user/bob", "", Maintenance("Evict", NOW_MS))})
+            return found
+
+        monkeypatch.setattr(maintenances, "read_maintenances", then_begun)
+        status, error = await act(client, viewers.key, DRAIN, page["confirmation"])
+        assert status == 409 and "in maintenance already, by user/bob" in error
+        assert maintenance(playground)["by"] == "user/bob"
 
 
 async def test_a_viewer_whose_requests_take_long_keeps_nobody_waiting(

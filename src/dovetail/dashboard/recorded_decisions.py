@@ -46,12 +46,12 @@ class RecordedDecisions:
 
     async def page(self, decision: str, user: str) -> DecisionPage:
         async def opened() -> Reply:
-            given_up = Event()
+            abandoned = Event()
             try:
-                found = await asyncio.to_thread(repeated, self._path, decision, given_up=given_up.is_set)
+                found = await asyncio.to_thread(repeated, self._path, decision, abandoned=abandoned.is_set)
             finally:
                 # Where the pages end meanwhile, the process waits for the thread.
-                given_up.set()
+                abandoned.set()
             return Reply(200, msgspec.json.encode(_page(found)))
 
         return decode_json((await self._turns.take(user, opened)).body, DecisionPage)

@@ -59,23 +59,32 @@ async def begin_maintenance(
     """Put these nodes into maintenance, unless one is in that of somebody else. `dry_run`: the server checks the
     change, and stores none. Raises InMaintenance and other KubeErrors."""
     nodes = tuple(nodes)
-    for name, old in (await read_maintenances(config, nodes)).items():
+
+    def check(name: str, old: MaintenanceRequest | None) -> None:
         if old is not None and old.by != asked.by:
             raise InMaintenance(
                 f"{name} is in maintenance already, by {old.by or 'somebody'}{_why(old)}: {_how_to_end(old, name)}"
             )
-    await write_maintenances(config, dict.fromkeys(nodes, asked), dry_run=dry_run)
+
+    # Of all nodes before one is written.
+    for name, old in (await read_maintenances(config, nodes)).items():
+        check(name, old)
+    await write_maintenances(config, dict.fromkeys(nodes, asked), dry_run=dry_run, check=check)
 
 
 async def end_maintenance(config: ClusterConfig, nodes: Iterable[str], *, dry_run: bool = False) -> dict[str, bool]:
     """End the maintenance of these nodes; by node, whether it was in one. Raises InMaintenance for that of a rollout,
     and other KubeErrors."""
-    found = await read_maintenances(config, tuple(nodes))
-    for name, old in found.items():
+
+    def check(name: str, old: MaintenanceRequest | None) -> None:
         if old is not None and old.by.startswith(_ROLLOUT):
             raise InMaintenance(f"{name} is in maintenance by {old.by}{_why(old)}: {_how_to_end(old, name)}")
+
+    found = await read_maintenances(config, tuple(nodes))
+    for name, old in found.items():
+        check(name, old)
     ended = {name: None for name, old in found.items() if old is not None}
-    await write_maintenances(config, ended, dry_run=dry_run)
+    await write_maintenances(config, ended, dry_run=dry_run, check=check)
     return {name: name in ended for name in found}
 
 
@@ -98,13 +107,20 @@ async def read_maintenances(config: ClusterConfig, nodes: Iterable[str]) -> dict
 
 
 async def write_maintenances(
-    config: ClusterConfig, wanted: Mapping[str, MaintenanceRequest | None], *, dry_run: bool = False
+    config: ClusterConfig,
+    wanted: Mapping[str, MaintenanceRequest | None],
+    *,
+    dry_run: bool = False,
+    check: Callable[[str, MaintenanceRequest | None], None] = lambda name, old: None,
 ) -> None:
-    """Put these nodes into maintenance, or end it (None). Raises KubeError."""
+    """Put these nodes into maintenance, or end it (None). `check` is called with the name of a node and the maintenance
+    that is to be replaced, and may raise. Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
         await _served(client)
         for name, maintenance in wanted.items():
-            await _write(client, name, None if maintenance is None else _maintenance(maintenance), dry_run)
+            found = await _read(client, name)
+            check(name, None if found is None else _request(found.spec.maintenance))
+            await _write(client, name, found, None if maintenance is None else _maintenance(maintenance), dry_run)
 
 
 async def wait_until_empty(
@@ -153,8 +169,9 @@ async def _read(client: Client, name: str) -> MaintainedNode | None:
         return None
 
 
-async def _write(client: Client, name: str, maintenance: NodeMaintenance | None, dry_run: bool) -> None:
-    found = await _read(client, name)
+async def _write(
+    client: Client, name: str, found: MaintainedNode | None, maintenance: NodeMaintenance | None, dry_run: bool
+) -> None:  # fmt: skip
     if found is None:
         if maintenance is None:
             return

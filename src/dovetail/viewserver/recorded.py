@@ -34,15 +34,15 @@ class _TakesLong(Exception):
 
 
 def repeated(
-    recording: Path, decision: str, limit_s: float = LIMIT_S, given_up: Callable[[], bool] = lambda: False
+    recording: Path, decision: str, limit_s: float = LIMIT_S, abandoned: Callable[[], bool] = lambda: False
 ) -> DecidedRun:  # fmt: skip
     """The step of a decision, without its record as it was written. Raises BadQuestion: 404 where it is not in the
-    recording, 503 where that cannot be repeated, 504 where it takes longer than the limit, or was given up."""
+    recording, 503 where that cannot be repeated, 504 where it takes longer than the limit, or is abandoned."""
     try:
         runs, wrong = find((recording,))
         if not runs and wrong:
             raise wrong[0]
-        found = decided(runs, decision, _limit(time.monotonic() + limit_s, given_up))
+        found = decided(runs, decision, _limit(time.monotonic() + limit_s, abandoned))
     except NotRecorded as error:
         raise BadQuestion(404, str(error)) from error
     except (BadRecording, Differs) as error:
@@ -57,11 +57,11 @@ def repeated(
     return replace(found, record=msgspec.Raw(b"null"))
 
 
-def _limit(ends_s: float, given_up: Callable[[], bool]) -> Callable[[int], object]:
+def _limit(ends_s: float, abandoned: Callable[[], bool]) -> Callable[[int], object]:
     """Is called while a recording is read."""
 
     def read(_: int) -> None:
-        if time.monotonic() > ends_s or given_up():
+        if time.monotonic() > ends_s or abandoned():
             raise _TakesLong
 
     return read
