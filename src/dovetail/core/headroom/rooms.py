@@ -86,16 +86,27 @@ def _statements(state: State) -> list[tuple[Headroom, Pod]]:
         wanted, due = shares.wanted(group.all_pods()), 0
         path = shares.path(queue)
         guaranteed = [name for name in path if shares.tree.queues[name].guarantee]
-        while guaranteed and due < work.headroom and numbers.get(queue, 0) < MOST_INSTANCES:
+        lack = _lack(state, queue)
+        while not lack and due < work.headroom and numbers.get(queue, 0) < MOST_INSTANCES:
             more = {name: _sum(kept.get(name, {}), wanted) for name in guaranteed}
             if any(shares.quota.share_class(name, more[name]) for name in guaranteed):
                 break
             for name in path:
                 _add(kept.setdefault(name, {}), wanted)
             due, numbers[queue] = due + 1, numbers.get(queue, 0) + 1
-        lack = "" if guaranteed else "no queue on its way up has a guarantee, which headroom is part of"
         found.append((replace(room, due=due, lack=lack), model))
     return found
+
+
+def _lack(state: State, queue: str) -> str:
+    """Why this queue can keep no headroom, "" where it can."""
+    tree = state.shares.tree
+    record = tree.queues.get(queue)
+    if record is None or not record.guarantee:
+        # What is guaranteed to a queue above it is its siblings' as well, who may be guaranteed all of it.
+        return "the queue has no guarantee of its own, which headroom is part of"
+    by = tree.stopped_by(queue)
+    return "" if by is None else f"queue {by.name!r} is stopped, or has used its budget: no instance would start"
 
 
 def _add(amounts: dict[str, int], more: Mapping[str, int]) -> None:
@@ -117,7 +128,7 @@ def _priority(state: State, pods: Sequence[Pod]) -> int:
 
 def may_use(state: State, room: Headroom, pods: Sequence[Pod], queue: str) -> bool:
     """Whether a workload with these pods may take room of this headroom."""
-    if headroom_key(pods[0]) == room.key or (queue == room.queue and _priority(state, pods) > room.priority):
+    if queue == room.queue and (headroom_key(pods[0]) == room.key or _priority(state, pods) > room.priority):
         return True
     return returns(state, room, pods)
 
@@ -300,9 +311,9 @@ class HeadroomLayout:
 def lends(state: State, room: Headroom, workload: str) -> bool:
     """Whether a workload that runs in headroom returns its room within the promise, all of it."""
     pods = [pod for pod in state.workloads.members(workload) if pod.uid in state.cluster.placements]
-    if not pods or headroom_key(pods[0]) == room.key:
+    if not pods:
         return False
     queue = state.shares.pod_queues.of(pods[0])
-    if queue == room.queue and _priority(state, pods) > room.priority:
+    if queue == room.queue and (headroom_key(pods[0]) == room.key or _priority(state, pods) > room.priority):
         return False
     return returns(state, room, pods)
