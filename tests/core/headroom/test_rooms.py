@@ -8,9 +8,11 @@ import pytest
 from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
+from dovetail.core.headroom import rooms
 from dovetail.core.headroom.table import Headroom
-from dovetail.core.model import GPU, LabelSelector, Maintenance, Pod, Requirement, Work
-from dovetail.core.queues.types import Budget
+from dovetail.core.model import CPU, GPU, LabelSelector, Maintenance, Pod, Request, Requirement, Work
+from dovetail.core.queues.guarantee_calendar import GuaranteeCalendar, GuaranteeWindow
+from dovetail.core.queues.types import Budget, Queue
 from dovetail.core.reasons import Reason
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod, queue
 
@@ -371,3 +373,30 @@ def test_scale_ups_that_are_withdrawn_are_forgotten_and_a_restored_state_goes_on
     restored.headrooms.take_over(here.state.headrooms)
     step(restored, (), here.now_ms + SECOND_MS)
     assert restored.headrooms.scale_ups["later"].asked_ms == asked_ms
+
+
+@pytest.mark.parametrize(("size", "due"), [(rooms.MOST_PODS // 4, 4), (rooms.MOST_PODS + 1, 0)])
+def test_large_instances_are_bounded_by_their_pods(size: int, due: int) -> None:
+    here = World(node("n0", 8), grace_ms=None)
+    here.apply_events(ev.QueueChanged(Queue("web", guarantee=(("cpu", 10**9),))), gang("i0", size))
+    tiny = Request(((CPU, 1),))
+    here.submit(*(serving(f"i0-{n}", gang="i0", instances=8).__replace__(request=tiny) for n in range(size)))
+    rooms.settle(here.state)
+    assert headroom(here).due == due
+    assert ("the limit" in headroom(here).lack) == (not due)
+
+
+def test_it_follows_the_calendar_of_the_guarantee() -> None:
+    window = GuaranteeWindow(127, 60, 120, (("gpu", 16_000),))
+    here = world()
+    here.apply_events(ev.QueueChanged(Queue("web", calendar=GuaranteeCalendar((("gpu", 0),), (window,)))))
+    here.submit(serving("llama"))
+    here.live(SECOND_MS)
+    assert headroom(here).due == 0
+    here.live(60 * MINUTE_MS)
+    assert len(headroom(here).places) == 1
+    here.submit(*(lender(f"train{i}", 4, 30_000) for i in range(3)))
+    here.live(MINUTE_MS)
+    assert here.gpus("lab") == [8]
+    here.live(HOUR_MS)
+    assert here.gpus("lab") == [12]

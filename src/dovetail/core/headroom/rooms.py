@@ -34,8 +34,8 @@ from dovetail.core.state import State
 
 AGAIN_MS = 1000
 """How often headroom that is lacking is searched for at most where others would have to return their room."""
-MOST_INSTANCES = 256
-"""The instances that are kept for one queue at most: each is a search."""
+MOST_INSTANCES, MOST_PODS = 256, 1024
+"""The instances that are kept for one queue at most, and their pods: each is placed in each step."""
 
 
 def settle(state: State) -> None:
@@ -75,25 +75,25 @@ def _statements(state: State) -> list[tuple[Headroom, Pod]]:
         waiting = [pod for pod in coming if pod.uid not in state.cluster.placements]
         for name in shares.path(one.queue):
             _add(kept.setdefault(name, {}), shares.wanted(waiting))
-    numbers: dict[str, int] = {}
+    numbers, sizes = Counter[str](), Counter[str]()
     for key, model in state.headrooms.models():
         queue, work = shares.pod_queues.of(model), model.work
         room = Headroom(key, queue, _priority(state, [model]), work.headroom, work.headroom_within_ms)
-        group = instance(state.workloads, model, key, 0)
+        group = _lack(state, queue) or instance(state.workloads, model, key, 0)
         if isinstance(group, str):
             found.append((replace(room, lack=group), model))
             continue
-        wanted, due = shares.wanted(group.all_pods()), 0
-        path = shares.path(queue)
+        pods, due = group.all_pods(), 0
+        size, wanted, path = len(pods), shares.wanted(pods), shares.path(queue)
         guaranteed = [name for name in path if shares.tree.queues[name].guarantee]
-        lack = _lack(state, queue)
-        while not lack and due < work.headroom and numbers.get(queue, 0) < MOST_INSTANCES:
+        while due < work.headroom and numbers[queue] < MOST_INSTANCES and sizes[queue] + size <= MOST_PODS:
             more = {name: _sum(kept.get(name, {}), wanted) for name in guaranteed}
             if any(shares.quota.share_class(name, more[name]) for name in guaranteed):
                 break
             for name in path:
                 _add(kept.setdefault(name, {}), wanted)
-            due, numbers[queue] = due + 1, numbers.get(queue, 0) + 1
+            due, numbers[queue], sizes[queue] = due + 1, numbers[queue] + 1, sizes[queue] + size
+        lack = "" if size <= MOST_PODS else f"an instance has {size} pods; the limit of a queue is {MOST_PODS}"
         found.append((replace(room, due=due, lack=lack), model))
     return found
 
