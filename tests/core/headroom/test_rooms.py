@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import checkpoint
 from dovetail.core import events as ev
@@ -380,7 +381,7 @@ def test_large_instances_are_bounded_by_their_pods(size: int, due: int) -> None:
     here = World(node("n0", 8), grace_ms=None)
     here.apply_events(ev.QueueChanged(Queue("web", guarantee=(("cpu", 10**9),))), gang("i0", size))
     tiny = Request(((CPU, 1),))
-    here.submit(*(serving(f"i0-{n}", gang="i0", instances=8).__replace__(request=tiny) for n in range(size)))
+    here.submit(*(replace(serving(f"i0-{n}", gang="i0", instances=8), request=tiny) for n in range(size)))
     rooms.settle(here.state)
     assert headroom(here).due == due
     assert ("the limit" in headroom(here).lack) == (not due)
@@ -400,3 +401,17 @@ def test_it_follows_the_calendar_of_the_guarantee() -> None:
     assert here.gpus("lab") == [8]
     here.live(HOUR_MS)
     assert here.gpus("lab") == [12]
+
+
+def test_the_reason_names_the_headroom_that_would_be_lost() -> None:
+    def on(kind: str, made: Pod) -> Pod:
+        return replace(made, request=replace(made.request, node_selector=(("kind", kind),)))
+
+    here = World(node("n0", 4, {"kind": "a"}), node("n1", 8, {"kind": "b"}), grace_ms=None)
+    here.apply_events(queue("web", 8), queue("api", 8), queue("lab"))
+    here.submit(on("a", serving("web0", 2)))
+    here.submit(on("b", serving("api0", 4, queue="api", made_for="Deployment/api", within_ms=5000)))
+    here.live(SECOND_MS)
+    here.submit(on("b", lender("slow", 4, 30_000)))
+    here.live(SECOND_MS)
+    assert "of queue 'api', promised within 5 s" in here.refusals["slow"].detail

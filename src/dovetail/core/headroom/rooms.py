@@ -148,9 +148,9 @@ def respected(state: State, pods: Sequence[Pod], queue: str) -> tuple[str, ...]:
     return tuple([room.key for room in rooms if room.places and not may_use(state, room, kinds, queue)])
 
 
-def refusal(state: State, keys: Sequence[str], pods: Sequence[Pod]) -> Refusal:
+def refusal(state: State, key: str, pods: Sequence[Pod]) -> Refusal:
     """Why a workload with these pods cannot take the room of this headroom."""
-    room = state.headrooms.rooms[keys[0]]
+    room = state.headrooms.rooms[key]
     back_ms = state.lending.return_ms(pods, room.queue)
     why = "must not be evicted" if back_ms is None else f"returns room within {_seconds(back_ms)}"
     words = f"of queue {room.queue!r}, promised within {_seconds(room.within_ms)}; the job {why}"
@@ -161,9 +161,9 @@ def _seconds(ms: int) -> str:
     return f"{ms // 1000} s" if ms % 1000 == 0 else f"{ms / 1000:.1f} s"
 
 
-def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, Headroom] | None:
+def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, Headroom] | str:
     """Whether this headroom still has all its places, with what is placed on the slots in the running trial: where it
-    was, or elsewhere. Returns all headroom as it lies then; None where some is lost."""
+    was, or elsewhere. Returns all headroom as it lies then; the first key of which some is lost."""
     rooms = state.headrooms.rooms
     if slots.isdisjoint(state.headrooms.slots(keys)):
         return rooms
@@ -172,7 +172,8 @@ def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, 
         stated = [(room, known[key]) for key, room in rooms.items() if key in known]
         found = HeadroomLayout(state).of(stated, rooms, thorough=True)
     moved = rooms | {key: replace(rooms[key], places=room.places) for key, room in found.items()}
-    return moved if all(len(moved[key].places) >= len(rooms[key].places) for key in keys) else None
+    lost = (key for key in keys if len(moved[key].places) < len(rooms[key].places))
+    return next(lost, moved)
 
 
 @contextmanager
