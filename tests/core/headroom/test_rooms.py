@@ -415,3 +415,21 @@ def test_the_reason_names_the_headroom_that_would_be_lost() -> None:
     here.submit(on("b", lender("slow", 4, 30_000)))
     here.live(SECOND_MS)
     assert "of queue 'api', promised within 5 s" in here.refusals["slow"].detail
+
+
+def test_workloads_that_fit_nowhere_cost_few_searches_and_delay_others_by_seconds_only() -> None:
+    here = world(nodes=2, guaranteed=16)
+    here.submit(*(lender(f"train{i}") for i in range(16)))
+    here.live(SECOND_MS)
+    for number in range(3 * rooms.MOST_IN_VAIN):
+        nowhere = serving(f"a{number:02}", 1, made_for=f"Deployment/a{number:02}")
+        here.submit(replace(nowhere, request=replace(nowhere.request, node_selector=(("no", "where"),))))
+    here.submit(serving("llama", 1, made_for="Deployment/z", gated=True))
+    layout = rooms.HeadroomLayout(here.state)
+    with here.state.cluster.trial():
+        layout.of(rooms._statements(here.state), {}, thorough=True)
+    assert len(layout.in_vain) == rooms.MOST_IN_VAIN
+    here.live(4 * SECOND_MS)
+    assert len(here.state.headrooms.rooms["ns/Deployment/z"].places) == 1
+    assert not here.state.headrooms.in_vain, "it is done for all"
+    assert not here.state.headrooms.changed

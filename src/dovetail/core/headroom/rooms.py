@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -34,6 +34,8 @@ from dovetail.core.state import State
 
 AGAIN_MS = 1000
 """How often headroom that is lacking is searched for at most where others would have to return their room."""
+MOST_IN_VAIN = 4
+"""The workloads for which that is done in vain in one step; others follow in later ones."""
 MOST_INSTANCES, MOST_PODS = 256, 1024
 """The instances that are kept for one queue at most, and their pods: each is placed in each step."""
 
@@ -44,14 +46,21 @@ def settle(state: State) -> None:
     if not table:
         return
     table.note_scale_ups(state.now_ms)
-    before, thorough = table.rooms, state.now_ms >= table.again_ms
+    before, thorough = table.rooms, state.now_ms >= table.again_ms and (table.changed or bool(table.in_vain))
     with nominated_room.ahead(state, state.reservations.evicting()):
-        rooms = HeadroomLayout(state).of(_statements(state), before, thorough and table.changed)
-    lacking = any(len(room.places) < room.due for room in rooms.values())
-    if not lacking:
+        layout = HeadroomLayout(state, table.in_vain)
+        rooms = layout.of(_statements(state), before, thorough)
+    if all(len(room.places) >= room.due for room in rooms.values()):
         table.changed, table.again_ms = False, 0
-    elif table.changed and thorough:
-        table.changed, table.again_ms = False, state.now_ms + AGAIN_MS
+        table.in_vain.clear()
+    elif thorough:
+        if not table.in_vain:
+            table.changed = False
+        table.in_vain = table.in_vain | layout.in_vain if layout.stopped else set()
+        table.again_ms = state.now_ms + AGAIN_MS
+    elif layout.stopped:
+        # Lost places, searched for out of turn.
+        table.changed, table.again_ms = True, state.now_ms + AGAIN_MS
     if rooms == before:
         return
     table.rooms = rooms
@@ -103,7 +112,7 @@ def _lack(state: State, queue: str) -> str:
     tree = state.shares.tree
     record = tree.queues.get(queue)
     if record is None or not record.guarantee:
-        # What is guaranteed to a queue above it is its siblings' as well, who may be guaranteed all of it.
+        # What is guaranteed to a queue above it is that of its siblings too, which may be guaranteed all of it.
         return "the queue has no guarantee of its own, which headroom is part of"
     by = tree.stopped_by(queue)
     return "" if by is None else f"queue {by.name!r} is stopped, or has used its budget: no instance would start"
@@ -169,7 +178,8 @@ def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, 
         return rooms
     with nominated_room.ahead(state, state.reservations.evicting()):
         known = dict(state.headrooms.models())
-        stated = [(room, known[key]) for key, room in rooms.items() if key in known]
+        # What is lacking now is not searched for.
+        stated = [(replace(room, due=len(room.places)), known[key]) for key, room in rooms.items() if key in known]
         found = HeadroomLayout(state).of(stated, rooms, thorough=True)
     moved = rooms | {key: replace(rooms[key], places=room.places) for key, room in found.items()}
     lost = (key for key in keys if len(moved[key].places) < len(rooms[key].places))
@@ -198,9 +208,14 @@ def _fill(state: State, pod: Pod, slot: int) -> bool:
 
 
 class HeadroomLayout:
-    """Places for the instances of headroom, in the running trial. `returning` are those that have to go for them."""
+    """Places for the instances of headroom, in the running trial. `returning` are those that have to go for them,
+    `in_vain` the workloads for which room of others was searched in vain, and `stopped` is whether that was too many to
+    go on. For the workloads `without` it is not done."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, without: Collection[str] = ()) -> None:
+        self.in_vain: set[str] = set()
+        self.stopped = False
+        self._without = frozenset(without)
         self.returning: dict[str, list[Placement]] = {}
         self._state, self._cluster = state, state.cluster
         self._number = 0
@@ -267,7 +282,10 @@ class HeadroomLayout:
         scope = state.reservations.beside(waiting, later=True) if held else None
         if (place := self._fits(room, model, scope)) is not None:
             return place
-        if not thorough:
+        if not thorough or room.key in self._without:
+            return None
+        if len(self.in_vain) >= MOST_IN_VAIN:
+            self.stopped = True
             return None
         mark = cluster.mark()
         slots = range(cluster.nodes.used) if scope is None else scope.tolist()
@@ -275,7 +293,10 @@ class HeadroomLayout:
             cluster.evict(placement.pod.uid)
         place = self._fits(room, model, scope)
         cluster.rewind(mark)
-        return place if place is not None and self._stands(room, model, place) else None
+        if place is not None and self._stands(room, model, place):
+            return place
+        self.in_vain.add(room.key)
+        return None
 
     def _fits(self, room: Headroom, model: Pod, scope: Scope | None) -> InstanceSlots | None:
         cluster, state = self._cluster, self._state

@@ -61,6 +61,8 @@ class HeadroomTable:
         self.rooms: dict[str, Headroom] = {}
         self.again_ms = 0
         self.changed = False
+        self.in_vain: set[str] = set()
+        """For which workloads it was searched in vain since then, while it is not done for all."""
         self.scale_ups: dict[str, ScaleUp] = {}
         """Waiting pods of workloads with headroom, by uid. Nothing is decided by it."""
         self._pods: dict[str, dict[str, Pod]] = {}
@@ -114,7 +116,7 @@ class HeadroomTable:
 
     def next_ms(self) -> int | None:
         """When a step is due for the search."""
-        return self.again_ms if self.again_ms and self.changed else None
+        return self.again_ms if self.again_ms and (self.changed or self.in_vain) else None
 
     def __bool__(self) -> bool:
         return bool(self._pods) or bool(self.rooms)
