@@ -197,7 +197,9 @@ def take(state: State) -> Checkpoint:
         headrooms=tuple(
             [
                 HeldHeadroom(
-                    replace(room, places=()), tuple([tuple([names[slot] for slot in place]) for place in room.places])
+                    replace(room, places=()),
+                    # Since the last step a node may have gone.
+                    tuple([tuple([names[slot] for slot in one]) for one in room.places if all(names[s] for s in one)]),
                 )
                 for room in state.headrooms.rooms.values()
             ]

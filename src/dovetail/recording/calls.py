@@ -100,6 +100,8 @@ class CoreCalls:
             return state
         for one in self._observers:
             one.begin(checkpoint)
+        # They are measured, and decide nothing: a checkpoint lacks them.
+        restored.headrooms.take_over(state.headrooms)
         return restored
 
     def _observe(self, line: RecordedLine, decisions: list[Decision] | None = None) -> None:

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from dovetail.core import checkpoint
 from dovetail.core import events as ev
+from dovetail.core.cycle import step
+from dovetail.core.headroom import rooms
 from dovetail.core.headroom.table import Headroom
-from dovetail.core.model import GPU, LabelSelector, Maintenance, Pod, Requirement, Work
-from dovetail.core.queues.types import Budget
+from dovetail.core.model import CPU, GPU, LabelSelector, Maintenance, Pod, Request, Requirement, Work
+from dovetail.core.queues.guarantee_calendar import GuaranteeCalendar, GuaranteeWindow
+from dovetail.core.queues.types import Budget, Queue
 from dovetail.core.reasons import Reason
 from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod, queue
 
@@ -280,3 +285,151 @@ def test_gpus_beside_headroom_on_its_node_are_free_for_all() -> None:
     here.live(MINUTE_MS)
     assert here.gpus("web", "lab") == [3, 2]
     assert dict(here.state.cluster.nodes.records[0].allocatable)[GPU] == 8
+
+
+def test_a_least_run_time_that_an_admin_set_is_kept_and_the_instance_starts_as_soon_as_it_is_over() -> None:
+    here = world(nodes=1, reclaim_min_runtime_ms=90 * SECOND_MS)
+    here.submit(serving("llama", within_ms=2 * MINUTE_MS))
+    here.live(SECOND_MS)
+    here.submit(lender("train", 4))
+    here.live(SECOND_MS)
+    asked_ms = here.now_ms
+    here.submit(serving("llama2", within_ms=2 * MINUTE_MS))
+    here.live(2 * MINUTE_MS)
+    ((evicted_ms, _, names),) = here.evictions
+    assert names == ("train",)
+    assert evicted_ms >= 90 * SECOND_MS
+    assert here.state.workloads.pods["llama2"].bound_ms - asked_ms <= 92 * SECOND_MS
+
+
+def test_what_is_guaranteed_to_a_queue_above_is_kept_from_no_sibling() -> None:
+    here = World(node("n0", 8), node("n1", 8), grace_ms=None)
+    here.apply_events(queue("all", 16), queue("web", None, parent="all"), queue("lab", 16, parent="all"))
+    here.submit(serving("llama", instances=3))
+    here.live(SECOND_MS)
+    assert (headroom(here).due, headroom(here).places) == (0, ())
+    assert "no guarantee of its own" in headroom(here).lack
+    here.submit(*(lender(f"train{i}", 4, 30_000) for i in range(3)))
+    here.live(MINUTE_MS)
+    assert here.gpus("web", "lab") == [4, 12]
+    assert here.gave_way == []
+
+
+def test_pods_of_another_queue_take_nothing_by_the_guarantee_of_the_queue() -> None:
+    """Those of the queue `free` wait before, as large as it is the instance of `web`, and of the same object."""
+    here = World(node("n0", 8), node("n1", 8), grace_ms=None)
+    here.apply_events(queue("web", 8), queue("lab", 8), queue("free", 0))
+    here.submit(*(lender(f"train{i}", 2) for i in range(6)), serving("llama"))
+    here.live(SECOND_MS)
+    assert len(headroom(here).places) == 1
+    here.apply_events(*(ev.PodChanged(serving(f"x{i}", queue="free", created_ms=0)) for i in range(3)))
+    here.live(MINUTE_MS)
+    assert headroom(here).queue == "web"
+    assert here.gpus("web", "lab", "free") == [4, 12, 0]
+    assert here.gave_way == []
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_queue_that_is_stopped_or_gone_keeps_none(gone: bool) -> None:
+    here = world()
+    here.submit(serving("llama"))
+    here.live(SECOND_MS)
+    here.apply_events(ev.QueueRemoved("web") if gone else queue("web", 16, stop="Hold"))
+    here.submit(*(lender(f"train{i}", 4, 30_000) for i in range(3)))
+    here.live(MINUTE_MS)
+    assert here.gpus("lab") == [12]
+    assert headroom(here).lack
+    here.apply_events(queue("web", 16))
+    here.ends("train0")
+    here.live(MINUTE_MS)
+    assert len(headroom(here).places) == 1
+
+
+def test_a_node_that_is_gone_is_no_place_in_a_checkpoint() -> None:
+    here = world()
+    here.submit(serving("llama", 8))
+    here.live(SECOND_MS)
+    ((slot,),) = headroom(here).places
+    here.apply_events(ev.NodeRemoved(here.state.cluster.nodes.names[slot]))
+    taken = checkpoint.take(here.state)
+    restored = checkpoint.restore(here.state.policy, taken)
+    assert list(restored.cluster.nodes.slots) == [here.running["llama"]]
+    assert checkpoint.take(restored) == taken
+
+
+def test_scale_ups_that_are_withdrawn_are_forgotten_and_a_restored_state_goes_on_with_the_others() -> None:
+    here = world()
+    here.submit(serving("llama", 8), serving("other", 1, made_for="Deployment/other"))
+    here.live(SECOND_MS)
+    here.state.headrooms.scale_ups.clear()
+    here.submit(serving("at-once", 8))
+    here.apply_events(ev.PodRemoved("at-once", here.now_ms))
+    here.submit(serving("later", 8, gated=True), serving("unstated", 8, gated=True))
+    here.live(SECOND_MS)
+    asked_ms = here.state.headrooms.scale_ups["later"].asked_ms
+    here.submit(pod("unstated", 8, queue="web", gated=True))
+    here.live(SECOND_MS)
+    assert here.state.headrooms.scale_ups.keys() == {"later"}
+    restored = checkpoint.restore(here.state.policy, checkpoint.take(here.state))
+    restored.headrooms.take_over(here.state.headrooms)
+    step(restored, (), here.now_ms + SECOND_MS)
+    assert restored.headrooms.scale_ups["later"].asked_ms == asked_ms
+
+
+@pytest.mark.parametrize(("size", "due"), [(rooms.MOST_PODS // 4, 4), (rooms.MOST_PODS + 1, 0)])
+def test_large_instances_are_bounded_by_their_pods(size: int, due: int) -> None:
+    here = World(node("n0", 8), grace_ms=None)
+    here.apply_events(ev.QueueChanged(Queue("web", guarantee=(("cpu", 10**9),))), gang("i0", size))
+    tiny = Request(((CPU, 1),))
+    here.submit(*(replace(serving(f"i0-{n}", gang="i0", instances=8), request=tiny) for n in range(size)))
+    rooms.settle(here.state)
+    assert headroom(here).due == due
+    assert ("the limit" in headroom(here).lack) == (not due)
+
+
+def test_it_follows_the_calendar_of_the_guarantee() -> None:
+    window = GuaranteeWindow(127, 60, 120, (("gpu", 16_000),))
+    here = world()
+    here.apply_events(ev.QueueChanged(Queue("web", calendar=GuaranteeCalendar((("gpu", 0),), (window,)))))
+    here.submit(serving("llama"))
+    here.live(SECOND_MS)
+    assert headroom(here).due == 0
+    here.live(60 * MINUTE_MS)
+    assert len(headroom(here).places) == 1
+    here.submit(*(lender(f"train{i}", 4, 30_000) for i in range(3)))
+    here.live(MINUTE_MS)
+    assert here.gpus("lab") == [8]
+    here.live(HOUR_MS)
+    assert here.gpus("lab") == [12]
+
+
+def test_the_reason_names_the_headroom_that_would_be_lost() -> None:
+    def on(kind: str, made: Pod) -> Pod:
+        return replace(made, request=replace(made.request, node_selector=(("kind", kind),)))
+
+    here = World(node("n0", 4, {"kind": "a"}), node("n1", 8, {"kind": "b"}), grace_ms=None)
+    here.apply_events(queue("web", 8), queue("api", 8), queue("lab"))
+    here.submit(on("a", serving("web0", 2)))
+    here.submit(on("b", serving("api0", 4, queue="api", made_for="Deployment/api", within_ms=5000)))
+    here.live(SECOND_MS)
+    here.submit(on("b", lender("slow", 4, 30_000)))
+    here.live(SECOND_MS)
+    assert "of queue 'api', promised within 5 s" in here.refusals["slow"].detail
+
+
+def test_workloads_that_fit_nowhere_cost_few_searches_and_delay_others_by_seconds_only() -> None:
+    here = world(nodes=2, guaranteed=16)
+    here.submit(*(lender(f"train{i}") for i in range(16)))
+    here.live(SECOND_MS)
+    for number in range(3 * rooms.MOST_IN_VAIN):
+        nowhere = serving(f"a{number:02}", 1, made_for=f"Deployment/a{number:02}")
+        here.submit(replace(nowhere, request=replace(nowhere.request, node_selector=(("no", "where"),))))
+    here.submit(serving("llama", 1, made_for="Deployment/z", gated=True))
+    layout = rooms.HeadroomLayout(here.state)
+    with here.state.cluster.trial():
+        layout.of(rooms._statements(here.state), {}, thorough=True)
+    assert len(layout.in_vain) == rooms.MOST_IN_VAIN
+    here.live(4 * SECOND_MS)
+    assert len(here.state.headrooms.rooms["ns/Deployment/z"].places) == 1
+    assert not here.state.headrooms.in_vain, "it is done for all"
+    assert not here.state.headrooms.changed

@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -34,8 +34,10 @@ from dovetail.core.state import State
 
 AGAIN_MS = 1000
 """How often headroom that is lacking is searched for at most where others would have to return their room."""
-MOST_INSTANCES = 256
-"""The instances that are kept for one queue at most: each is a search."""
+MOST_IN_VAIN = 4
+"""The workloads for which that is done in vain in one step; others follow in later ones."""
+MOST_INSTANCES, MOST_PODS = 256, 1024
+"""The instances that are kept for one queue at most, and their pods: each is placed in each step."""
 
 
 def settle(state: State) -> None:
@@ -44,14 +46,21 @@ def settle(state: State) -> None:
     if not table:
         return
     table.note_scale_ups(state.now_ms)
-    before, thorough = table.rooms, state.now_ms >= table.again_ms
+    before, thorough = table.rooms, state.now_ms >= table.again_ms and (table.changed or bool(table.in_vain))
     with nominated_room.ahead(state, state.reservations.evicting()):
-        rooms = HeadroomLayout(state).of(_statements(state), before, thorough and table.changed)
-    lacking = any(len(room.places) < room.due for room in rooms.values())
-    if not lacking:
+        layout = HeadroomLayout(state, table.in_vain)
+        rooms = layout.of(_statements(state), before, thorough)
+    if all(len(room.places) >= room.due for room in rooms.values()):
         table.changed, table.again_ms = False, 0
-    elif table.changed and thorough:
-        table.changed, table.again_ms = False, state.now_ms + AGAIN_MS
+        table.in_vain.clear()
+    elif thorough:
+        if not table.in_vain:
+            table.changed = False
+        table.in_vain = table.in_vain | layout.in_vain if layout.stopped else set()
+        table.again_ms = state.now_ms + AGAIN_MS
+    elif layout.stopped:
+        # Lost places, searched for out of turn.
+        table.changed, table.again_ms = True, state.now_ms + AGAIN_MS
     if rooms == before:
         return
     table.rooms = rooms
@@ -75,27 +84,38 @@ def _statements(state: State) -> list[tuple[Headroom, Pod]]:
         waiting = [pod for pod in coming if pod.uid not in state.cluster.placements]
         for name in shares.path(one.queue):
             _add(kept.setdefault(name, {}), shares.wanted(waiting))
-    numbers: dict[str, int] = {}
+    numbers, sizes = Counter[str](), Counter[str]()
     for key, model in state.headrooms.models():
         queue, work = shares.pod_queues.of(model), model.work
         room = Headroom(key, queue, _priority(state, [model]), work.headroom, work.headroom_within_ms)
-        group = instance(state.workloads, model, key, 0)
+        group = _lack(state, queue) or instance(state.workloads, model, key, 0)
         if isinstance(group, str):
             found.append((replace(room, lack=group), model))
             continue
-        wanted, due = shares.wanted(group.all_pods()), 0
-        path = shares.path(queue)
+        pods, due = group.all_pods(), 0
+        size, wanted, path = len(pods), shares.wanted(pods), shares.path(queue)
         guaranteed = [name for name in path if shares.tree.queues[name].guarantee]
-        while guaranteed and due < work.headroom and numbers.get(queue, 0) < MOST_INSTANCES:
+        while due < work.headroom and numbers[queue] < MOST_INSTANCES and sizes[queue] + size <= MOST_PODS:
             more = {name: _sum(kept.get(name, {}), wanted) for name in guaranteed}
             if any(shares.quota.share_class(name, more[name]) for name in guaranteed):
                 break
             for name in path:
                 _add(kept.setdefault(name, {}), wanted)
-            due, numbers[queue] = due + 1, numbers.get(queue, 0) + 1
-        lack = "" if guaranteed else "no queue on its way up has a guarantee, which headroom is part of"
+            due, numbers[queue], sizes[queue] = due + 1, numbers[queue] + 1, sizes[queue] + size
+        lack = "" if size <= MOST_PODS else f"an instance has {size} pods; the limit of a queue is {MOST_PODS}"
         found.append((replace(room, due=due, lack=lack), model))
     return found
+
+
+def _lack(state: State, queue: str) -> str:
+    """Why this queue can keep no headroom, "" where it can."""
+    tree = state.shares.tree
+    record = tree.queues.get(queue)
+    if record is None or not record.guarantee:
+        # What is guaranteed to a queue above it is that of its siblings too, which may be guaranteed all of it.
+        return "the queue has no guarantee of its own, which headroom is part of"
+    by = tree.stopped_by(queue)
+    return "" if by is None else f"queue {by.name!r} is stopped, or has used its budget: no instance would start"
 
 
 def _add(amounts: dict[str, int], more: Mapping[str, int]) -> None:
@@ -117,7 +137,7 @@ def _priority(state: State, pods: Sequence[Pod]) -> int:
 
 def may_use(state: State, room: Headroom, pods: Sequence[Pod], queue: str) -> bool:
     """Whether a workload with these pods may take room of this headroom."""
-    if headroom_key(pods[0]) == room.key or (queue == room.queue and _priority(state, pods) > room.priority):
+    if queue == room.queue and (headroom_key(pods[0]) == room.key or _priority(state, pods) > room.priority):
         return True
     return returns(state, room, pods)
 
@@ -137,9 +157,9 @@ def respected(state: State, pods: Sequence[Pod], queue: str) -> tuple[str, ...]:
     return tuple([room.key for room in rooms if room.places and not may_use(state, room, kinds, queue)])
 
 
-def refusal(state: State, keys: Sequence[str], pods: Sequence[Pod]) -> Refusal:
+def refusal(state: State, key: str, pods: Sequence[Pod]) -> Refusal:
     """Why a workload with these pods cannot take the room of this headroom."""
-    room = state.headrooms.rooms[keys[0]]
+    room = state.headrooms.rooms[key]
     back_ms = state.lending.return_ms(pods, room.queue)
     why = "must not be evicted" if back_ms is None else f"returns room within {_seconds(back_ms)}"
     words = f"of queue {room.queue!r}, promised within {_seconds(room.within_ms)}; the job {why}"
@@ -150,18 +170,20 @@ def _seconds(ms: int) -> str:
     return f"{ms // 1000} s" if ms % 1000 == 0 else f"{ms / 1000:.1f} s"
 
 
-def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, Headroom] | None:
+def left(state: State, slots: frozenset[int], keys: Sequence[str]) -> dict[str, Headroom] | str:
     """Whether this headroom still has all its places, with what is placed on the slots in the running trial: where it
-    was, or elsewhere. Returns all headroom as it lies then; None where some is lost."""
+    was, or elsewhere. Returns all headroom as it lies then; the first key of which some is lost."""
     rooms = state.headrooms.rooms
     if slots.isdisjoint(state.headrooms.slots(keys)):
         return rooms
     with nominated_room.ahead(state, state.reservations.evicting()):
         known = dict(state.headrooms.models())
-        stated = [(room, known[key]) for key, room in rooms.items() if key in known]
+        # What is lacking now is not searched for.
+        stated = [(replace(room, due=len(room.places)), known[key]) for key, room in rooms.items() if key in known]
         found = HeadroomLayout(state).of(stated, rooms, thorough=True)
     moved = rooms | {key: replace(rooms[key], places=room.places) for key, room in found.items()}
-    return moved if all(len(moved[key].places) >= len(rooms[key].places) for key in keys) else None
+    lost = (key for key in keys if len(moved[key].places) < len(rooms[key].places))
+    return next(lost, moved)
 
 
 @contextmanager
@@ -186,9 +208,14 @@ def _fill(state: State, pod: Pod, slot: int) -> bool:
 
 
 class HeadroomLayout:
-    """Places for the instances of headroom, in the running trial. `returning` are those that have to go for them."""
+    """Places for the instances of headroom, in the running trial. `returning` are those that have to go for them,
+    `in_vain` the workloads for which room of others was searched in vain, and `stopped` is whether that was too many to
+    go on. For the workloads `without` it is not done."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, without: Collection[str] = ()) -> None:
+        self.in_vain: set[str] = set()
+        self.stopped = False
+        self._without = frozenset(without)
         self.returning: dict[str, list[Placement]] = {}
         self._state, self._cluster = state, state.cluster
         self._number = 0
@@ -255,7 +282,10 @@ class HeadroomLayout:
         scope = state.reservations.beside(waiting, later=True) if held else None
         if (place := self._fits(room, model, scope)) is not None:
             return place
-        if not thorough:
+        if not thorough or room.key in self._without:
+            return None
+        if len(self.in_vain) >= MOST_IN_VAIN:
+            self.stopped = True
             return None
         mark = cluster.mark()
         slots = range(cluster.nodes.used) if scope is None else scope.tolist()
@@ -263,7 +293,10 @@ class HeadroomLayout:
             cluster.evict(placement.pod.uid)
         place = self._fits(room, model, scope)
         cluster.rewind(mark)
-        return place if place is not None and self._stands(room, model, place) else None
+        if place is not None and self._stands(room, model, place):
+            return place
+        self.in_vain.add(room.key)
+        return None
 
     def _fits(self, room: Headroom, model: Pod, scope: Scope | None) -> InstanceSlots | None:
         cluster, state = self._cluster, self._state
@@ -300,9 +333,9 @@ class HeadroomLayout:
 def lends(state: State, room: Headroom, workload: str) -> bool:
     """Whether a workload that runs in headroom returns its room within the promise, all of it."""
     pods = [pod for pod in state.workloads.members(workload) if pod.uid in state.cluster.placements]
-    if not pods or headroom_key(pods[0]) == room.key:
+    if not pods:
         return False
     queue = state.shares.pod_queues.of(pods[0])
-    if queue == room.queue and _priority(state, pods) > room.priority:
+    if queue == room.queue and (headroom_key(pods[0]) == room.key or _priority(state, pods) > room.priority):
         return False
     return returns(state, room, pods)

@@ -61,10 +61,12 @@ class HeadroomTable:
         self.rooms: dict[str, Headroom] = {}
         self.again_ms = 0
         self.changed = False
+        self.in_vain: set[str] = set()
+        """For which workloads it was searched in vain since then, while it is not done for all."""
         self.scale_ups: dict[str, ScaleUp] = {}
         """Waiting pods of workloads with headroom, by uid. Nothing is decided by it."""
         self._pods: dict[str, dict[str, Pod]] = {}
-        self._came: list[Pod] = []
+        self._came: dict[str, Pod] = {}
 
     def see(self, old: Pod | None, pod: Pod) -> None:
         """A pod has come, or its record is another now."""
@@ -73,25 +75,39 @@ class HeadroomTable:
         if pod.work.headroom and pod.managed and pod.problem is None and not pod.lease:
             self._pods.setdefault(headroom_key(pod), {})[pod.uid] = pod
             self.changed = True
-            if old is None and not pod.node:
-                self._came.append(pod)
+            if pod.uid in self._came or (old is None and not pod.node):
+                self._came[pod.uid] = pod
+        elif old is not None and old.work.headroom:
+            self._forget(pod.uid)
 
     def note_scale_ups(self, now_ms: int) -> None:
         """Note what was asked for since the last step: whether there is headroom for it beside what was asked for
         before. The pods of a gang are one instance."""
-        came, self._came = self._came, []
-        for pod in came:
-            room = self.rooms.get(headroom_key(pod))
-            pods = self._pods.get(headroom_key(pod), {})
-            asking = {pods[uid].gang or uid for uid in self.scale_ups if uid in pods and not pods[uid].node}
-            before = len(asking - {pod.gang or pod.uid})
-            promised = room is not None and len(room.places) > before
+        came, self._came = self._came, {}
+        asking: dict[str, set[str]] = {}
+        for key in dict.fromkeys(map(headroom_key, came.values())):
+            pods = self._pods[key]
+            asking[key] = {pod.gang or uid for uid, pod in pods.items() if uid in self.scale_ups and not pod.node}
+        for pod in came.values():
+            key, instance = headroom_key(pod), pod.gang or pod.uid
+            room, before = self.rooms.get(key), asking[key]
+            promised = room is not None and len(room.places) > len(before) - (instance in before)
             self.scale_ups[pod.uid] = ScaleUp(now_ms, pod.work.headroom_within_ms, promised)
+            before.add(instance)
+
+    def take_over(self, before: HeadroomTable) -> None:
+        """Go on with the scale-ups of the table of a state that this one's was restored from."""
+        self.scale_ups = before.scale_ups
+        self._came = {uid: pod for uid, pod in self._came.items() if uid not in self.scale_ups}
 
     def forget(self, pod: Pod) -> None:
         """A pod is gone."""
-        self.scale_ups.pop(pod.uid, None)
+        self._forget(pod.uid)
         self._leave(pod)
+
+    def _forget(self, uid: str) -> None:
+        self.scale_ups.pop(uid, None)
+        self._came.pop(uid, None)
 
     def _leave(self, pod: Pod) -> None:
         pods = self._pods.get(headroom_key(pod), {})
@@ -100,7 +116,7 @@ class HeadroomTable:
 
     def next_ms(self) -> int | None:
         """When a step is due for the search."""
-        return self.again_ms if self.again_ms and self.changed else None
+        return self.again_ms if self.again_ms and (self.changed or self.in_vain) else None
 
     def __bool__(self) -> bool:
         return bool(self._pods) or bool(self.rooms)

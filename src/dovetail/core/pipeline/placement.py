@@ -203,8 +203,8 @@ class PlacementPhase:
                     self._crowded = {slot for one in evicting for slot in one.slots.tolist()} & slots
                     return [], _reserved(state, evicting[0])
                 moved = rooms.left(state, frozenset(slots), headroom) if headroom else None
-                if headroom and moved is None:
-                    return [], rooms.refusal(state, headroom, pods)
+                if isinstance(moved, str):
+                    return [], rooms.refusal(state, moved, pods)
                 kept = state.planner.kept(waiting, state.workloads.groups)
                 if kept is None:
                     return [], _reserved(state, waiting[0])

@@ -168,14 +168,18 @@ class PostFilter:
         """Have those go that run in the headroom of the workload; None where that makes no room for it."""
         state = self._state
         pods = group.all_pods()
-        if not pods or state.headrooms.of(pods[0]) is None or not all(pod.work.preempts for pod in pods):
+        room = state.headrooms.of(pods[0]) if pods else None
+        if room is None or room.queue != self._queue or not all(pod.work.preempts for pod in pods):
             return None
         others = state.reservations.others(self._workload)
         # What runs now decides whose eviction failed lately, so not inside of the trial.
         kept, ending = rooms.respected(state, pods, self._queue), state.reservations.excluded(others)
         with nominated_room.ahead(state, others):
             found = scale_up.find(state, self._workload, group, ending, kept)
-        if found is None:
+        if isinstance(found, int):
+            if found:
+                why = "jobs in its headroom have not run for the least time that their queue promises them"
+                state.equivalence.search_failed(("headroom", self._workload), why, state.now_ms, found)
             return None
         names = state.cluster.nodes.names
         evict = Evict(

@@ -107,7 +107,8 @@ class Allowances:
 class Victims:
     """The units of all pods that run in the queues `of` (None: in any) except those of `workload`, as jobs of `queue`
     see them, sorted by `Unit.order`; with `among` only those of the workloads of these pods. The pods (uid) `ending`
-    are being evicted already. `at_once`: nothing protects them after their start. `spare` has the size of each pool."""
+    are being evicted already. `at_once`: after their start nothing protects them but a least run time that an admin
+    has set. `spare` has the size of each pool."""
 
     def __init__(
         self, state: State, queue: str, workload: str, ending: Collection[str] = (), of: Collection[str] | None = None,
@@ -236,7 +237,7 @@ class Victims:
             self._state.eviction_counts,
         )
         least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms or 0
-        least_ms = 0 if self._at_once else max(least_ms, evictions.spared_ms(job, now_ms))
+        least_ms = least_ms if self._at_once else max(least_ms, evictions.spared_ms(job, now_ms))
         settled_ms = max(least_ms, evictions.settled_ms(job, queue.least_run_ms, now_ms))
         if ran_ms < settled_ms:
             ripe_ms = now_ms - ran_ms + (least_ms if ran_ms < least_ms else settled_ms)
