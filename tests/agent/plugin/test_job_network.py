@@ -116,3 +116,25 @@ async def test_so_it_is_where_the_kubelet_has_no_choice_left(place: Path) -> Non
     assert not variables and not events
     variables, _, (event,) = await asked(place, ON, pod("a", 4, devices="0,1,2,3"), pod("b", 4))
     assert variables and event.pod == "a"
+
+
+async def test_a_pod_that_takes_the_gpus_of_one_that_has_ended_gets_its_own(place: Path) -> None:
+    events: list[PodEvent] = []
+    first = pod("first", 2, devices="0,1", rdma=True)
+    keeps = pod("keeps", 2, devices="2,3", annotations={"dovetail.dev/network-environment": "false"})
+    then = pod("then", 2, devices="0,1", annotations={"dovetail.dev/network-environment": "false"})
+    async with running(place, ON, machine(*FOUR)) as node:
+        node.plugins.join(JobNetwork(NcclFiles(place / "nccl"), lambda: node.host, lambda: ON, events.append))
+        answers = []
+        for one in (first, keeps, then):
+            node.api.store.put_raw("pods", one)
+            await node.settled(lambda: one["metadata"]["uid"] in {known.uid for known in node.chosen.pods})  # noqa: B023
+            # With all of the NUMA nodes the kubelet has no choice left for the last one, and asks for no preference.
+            ((_, resources), *_) = (await node.kubelet.admit(one, frozenset({0, 1}))).items()
+            answers.append(resources[GPU].answer.envs)
+            if one is keeps:
+                node.kubelet.remove("uid-first")
+                node.api.delete("pods", "default", "first")
+                await node.settled(lambda: "uid-first" not in {known.uid for known in node.chosen.pods})
+    assert [EXPLANATION in one for one in answers] == [True, False, False]
+    assert [one.pod for one in events] == ["first"]

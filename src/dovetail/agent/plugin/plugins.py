@@ -254,7 +254,8 @@ class DevicePlugins:
         self.counts.allocated += 1
         if not offer.of_gpus:
             return
-        named, pod = self._named.get(offer.resource, (frozenset(), None))
+        # Once: the kubelet calls for the same devices again without a preference, where it has no choice left.
+        named, pod = self._named.pop(offer.resource, (frozenset(), None))
         parts = tuple(offer.part(id) or "" for id in ids)
         self._chosen.allocated(offer.resource, parts, pod if named == {*ids} else None)
         self._readback.allocated(ids)
