@@ -178,3 +178,13 @@ async def test_of_more_than_the_bound_the_rest_is_dropped(bench: Bench) -> None:
     for number in range(pod_events.MOST_WAITING + 3):
         bench.writer.report(PodEvent("ml", f"p{number}", "", "NetworkEnvironmentSet", "", "set", False))
     assert bench.writer.dropped == 3
+
+
+async def test_pods_that_come_and_go_leave_room_for_errors(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_events, "MOST_WRITES", 10)
+    for number in range(20):
+        bench.writer.report(PodEvent("ml", f"p{number}", "", "NetworkEnvironmentSet", "", "set", False))
+    await bench.until(lambda: bench.writer.dropped > 0)
+    bench.xid(79)
+    await bench.until(lambda: "train" in bench.pods)
+    assert len(bench.calls) == 6 and bench.writer.dropped == 15

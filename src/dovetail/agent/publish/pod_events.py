@@ -8,6 +8,7 @@ Rules
   `COUNT_AGAIN_S`.
 - At most `MOST_WRITES` writes in `WINDOW_S`, `MOST_WAITING` errors that wait, and `MOST_SERIES` series. What is beyond
   that is dropped, and counted in `dropped`. A write that fails is not repeated: the GPUNode has the fault.
+- What containers got is written only up to half of the writes: a tenant whose pods come and go cannot hide the errors.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class PodEvents:
             self._due.clear()
             await self._write_errors()
             while self._notices:
-                await self._put(self._notices.popleft())
+                await self._put(self._notices.popleft(), MOST_WRITES // 2)
             await self._write_counts()
 
     async def _write_errors(self) -> None:
@@ -176,8 +177,8 @@ class PodEvents:
         device = ", ".join(event.hit or (event.gpu,))
         return _Error(f"{code}/{event.gpu}", f"{what}, on {device}. Action: {action.word} ({action.advice}).", uuids)
 
-    async def _put(self, event: PodEvent) -> None:
-        """Write the event, or count it."""
+    async def _put(self, event: PodEvent, most: int | None = None) -> None:
+        """Write the event, or count it. `most`: only while there were fewer writes."""
         now_s = self._clock_s()
         key = (event.pod_uid or f"{event.namespace}/{event.pod}", event.reason, event.code)
         known = self._series.get(key)
@@ -185,7 +186,7 @@ class PodEvents:
             known.count += 1
             return
         self._forget(now_s)
-        if len(self._series) >= MOST_SERIES or not self._may_write(now_s):
+        if len(self._series) >= MOST_SERIES or not self._may_write(now_s, most):
             self.dropped += 1
             return
         series = _Series(event.namespace, f"{event.pod[:230]}.{time.time_ns():x}", now_s, shown_s=now_s)
@@ -222,10 +223,10 @@ class PodEvents:
             if now_s - one.since_s >= WINDOW_S:
                 del self._series[key]
 
-    def _may_write(self, now_s: float) -> bool:
+    def _may_write(self, now_s: float, most: int | None = None) -> bool:
         while self._written_s and now_s - self._written_s[0] >= WINDOW_S:
             self._written_s.popleft()
-        if len(self._written_s) >= MOST_WRITES:
+        if len(self._written_s) >= (MOST_WRITES if most is None else most):
             return False
         self._written_s.append(now_s)
         return True
