@@ -284,6 +284,21 @@ async def test_teams_have_their_shares_and_credit_over_time_with_gaps(browser: B
     await shown.page.close()
 
 
+async def test_older_samples_of_each_half_hour_have_no_gaps_between_them(browser: Browser, past: Path) -> None:
+    shown, times = await seen(browser), iter(range(NOW_MS - 500 * 60_000, NOW_MS + 60_000, 60_000))
+    source = FakeSource(node("a"), pod("runs", 3, on="a"))
+    samples = ShareSamples(source, lambda: next(times))
+    for _ in range(499):
+        await samples.sample()
+    sources = SchedulerSources(shares=samples)
+    async with served(source, past=FakePast(past), scheduler=sources) as (client, _):
+        await shown.open(f"{url_of(client)}teams")
+        share = shown.page.locator(".spark").first
+        await expect(share).to_have_attribute("aria-label", re.compile("GPUs due: 3 at first, 3 now"))
+        await expect(share.locator("rect")).to_have_count(0)
+    await shown.page.close()
+
+
 async def test_on_paper_a_page_is_whole(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     page = shown.page

@@ -245,7 +245,8 @@ class SampleGap(Struct, frozen=True):
 
 
 class SharesPage(Struct, frozen=True):
-    """The queues at `times_ms`, as the scheduler published them, since `since_ms`."""
+    """The queues at `times_ms`, as the scheduler published them, since `since_ms`. The first `coarse` times are half an
+    hour apart, the others a minute."""
 
     rows: ClassVar[str] = "queues"
     now_ms: int
@@ -253,6 +254,7 @@ class SharesPage(Struct, frozen=True):
     times_ms: tuple[int, ...]
     queues: tuple[SampledQueue, ...]
     gaps: tuple[SampleGap, ...]
+    coarse: int = 0
 
 
 class DecisionPage(Struct, frozen=True):

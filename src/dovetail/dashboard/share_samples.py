@@ -78,7 +78,7 @@ class ShareSamples:
             for name in list(names)[:MOST_QUEUES]
         )
         times = tuple(one.at_ms for one in samples)
-        return SharesPage(self._clock_ms(), self._since_ms, times, queues, tuple(self._gaps))
+        return SharesPage(self._clock_ms(), self._since_ms, times, queues, tuple(self._gaps), len(self._coarse))
 
     def _add(self, sample: _Sample) -> None:
         self._fine.append(sample)

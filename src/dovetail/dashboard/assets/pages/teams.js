@@ -40,7 +40,7 @@ const trendColumn = (trend, of) => ({ key: "trend", title: "GPU-hours a day", va
 // Two samples that are so far apart had none between them.
 const apart = (shares) => shares.times_ms.slice(1).flatMap((ms, at) => {
   const before = shares.times_ms[at];
-  const usual = shares.now_ms - before > 25200000 ? 2700000 : 150000;
+  const usual = at < shares.coarse ? 2700000 : 150000;
   return ms - before > usual ? [[before, ms]] : [];
 });
 
