@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from dovetail.core import events as ev
 from tests.core.gang_oracle import gpu_node, gpu_pod
@@ -96,6 +96,41 @@ async def test_it_plays_to_its_end_and_the_bar_can_be_drawn(browser: Browser, re
         await page.mouse.move(box["x"] + 20, box["y"] + box["height"] / 2, steps=8)
         await page.mouse.up()
         await expect(page.locator(".day-facts")).to_have_text("8 of 8 GPUs in use, 0 free")
+        assert shown.errors == []
+    await page.close()
+
+
+async def test_the_keys_of_all_pages_work_on_the_bar_too(browser: Browser, recorded: Path) -> None:
+    shown = await seen(browser)
+    async with replayed(recorded) as (client, _):
+        await shown.open(url_of(client))
+        slider = shown.page.get_by_role("slider")
+        await at_end(shown)
+        await shown.page.keyboard.press(",")
+        await expect(slider).to_have_attribute("aria-valuetext", re.compile("1m after the start"))
+        await shown.page.keyboard.press(".")
+        await expect(slider).to_have_attribute("aria-valuetext", re.compile("10m after the start"))
+    await shown.page.close()
+
+
+async def test_a_link_to_a_time_that_is_not_read_yet_waits_for_it(browser: Browser, recorded: Path) -> None:
+    shown, read = await seen(browser), False
+    page = shown.page
+
+    async def part(route: Route) -> None:
+        reply = await route.fetch()
+        rest = {} if read else {"whole": False, "readPermille": 500, "endMs": START_MS + 2 * MINUTE_MS}
+        await route.fulfill(response=reply, json=await reply.json() | rest)
+
+    await page.route("**/api/replay.json", part)
+    async with replayed(recorded) as (client, _):
+        await page.goto(f"{url_of(client)}queue?at=2027-01-15T08:03:00Z")
+        await expect(page.locator(".old")).to_contain_text("50%. It is shown up to 2027-01-15 08:02:00 UTC")
+        await expect(page.locator(".old")).to_contain_text("The time of the link is not read yet")
+        await expect(page.locator("tbody")).to_have_count(0)
+        read = True
+        await expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", re.compile("3m after the start"))
+        await expect(page.locator("tbody")).to_contain_text("ns/own")
         assert shown.errors == []
     await page.close()
 

@@ -13,7 +13,8 @@ let settledAt = 0;
 
 export const SPEEDS = [[1, "as it was"], [60, "1 min a second"], [600, "10 min a second"], [3600, "1 h a second"], [21600, "6 h a second"], [172800, "2 d a second"]];
 const A_DAY_MS = 180000;
-export const clock = { atMs: 0, playing: false, speed: 600 };
+// `begun`: the day is there, and the time that the link asks for.
+export const clock = { atMs: 0, playing: false, speed: 600, begun: false };
 const ends = () => [film.day?.startMs ?? 0, film.day?.endMs ?? 0];
 
 // Called for each frame that is drawn. A function that ends that is returned.
@@ -83,7 +84,7 @@ function linked() {
 // Another link was followed, or back.
 export function renewed() {
   const asked = linked();
-  if (asked !== null && !timer && !clock.playing && asked !== live.restsMs) {
+  if (clock.begun && asked !== null && !timer && !clock.playing && asked !== live.restsMs) {
     Object.assign(live, { restsMs: asked, atMs: asked });
     clock.atMs = asked;
     draw();
@@ -92,19 +93,18 @@ export function renewed() {
 
 // Begin once the day is there; a time that is not read yet is waited for.
 export function begin() {
-  let begun = false;
   onFilm(() => {
     const { day } = film;
     if (!day?.startMs || !day.parts.length) return;
     const asked = Date.parse(parameter("at"));
-    if (!begun && (day.whole || !(asked > day.endMs))) {
-      begun = true;
+    if (!clock.begun && (day.whole || !(asked > day.endMs))) {
+      clock.begun = true;
       const at = linked() ?? day.startMs;
       clock.speed = SPEEDS.find(([speed]) => (day.endMs - day.startMs) / speed <= A_DAY_MS)?.[0] ?? SPEEDS.at(-1)[0];
       Object.assign(live, { restsMs: at, atMs: at });
       clock.atMs = at;
     }
-    if (begun) draw();
+    if (clock.begun) draw();
   });
   follow();
 }

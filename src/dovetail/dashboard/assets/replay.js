@@ -67,7 +67,7 @@ function key(event) {
 function useKeys() {
   useEffect(() => {
     const pressed = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "range") || document.querySelector("dialog[open]")) return;
       if (event.key === "p") play(!clock.playing);
       else if (event.key === ".") toEvent(1);
       else if (event.key === ",") toEvent(-1);
@@ -127,7 +127,7 @@ export function TimeBar() {
   if (!day) return html`<p class="loading">${film.away ? "The dashboard does not answer." : "Loading"}</p>`;
   const ready = day.startMs && day.parts.length;
   return html`${film.away && html`<p class="old" role="alert">The dashboard does not answer. What is not read yet cannot be shown.</p>`}
-    ${!day.whole && html`<p class="old" role="status">The recording is being read: <progress max="1000" value=${day.readPermille} aria-label="Read"></progress> ${Math.floor(day.readPermille / 10)}%${ready ? `. It is shown up to ${moment(day.endMs)}.` : ""}</p>`}
+    ${!day.whole && html`<p class="old" role="status">The recording is being read: <progress max="1000" value=${day.readPermille} aria-label="Read"></progress> ${Math.floor(day.readPermille / 10)}%${ready ? `. It is shown up to ${moment(day.endMs)}.` : ""}${ready && !clock.begun ? html` The time of the link is not read yet: <a href=${location.pathname}>show the beginning</a>.` : null}</p>`}
     ${day.problem && html`<p class="old" role="alert">${ready ? `Shown up to ${moment(day.endMs)}, and not further: ` : "Nothing can be shown: "}${day.problem}.</p>`}
-    ${ready ? html`<${Bar} day=${day} />` : null}`;
+    ${ready && clock.begun ? html`<${Bar} day=${day} />` : null}`;
 }
