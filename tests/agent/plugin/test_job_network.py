@@ -110,6 +110,12 @@ async def test_a_wrong_value_is_kept_and_the_event_warns(place: Path) -> None:
     assert (event.reason, event.warns) == (WRONG_REASON, True) and "names no interface" in event.note
 
 
+async def test_a_value_that_refers_to_another_variable_is_not_judged(place: Path) -> None:
+    own = {"IFACE": "eth0", "NCCL_SOCKET_IFNAME": "$(IFACE)", "UCX_NET_DEVICES": "$(NIC):1"}
+    variables, _, (event,) = await asked(place, ON, pod("a", env=own))
+    assert (variables, event.reason) == ({}, REASON) and "kept NCCL_SOCKET_IFNAME, UCX_NET_DEVICES" in event.note
+
+
 async def test_so_it_is_where_the_kubelet_has_no_choice_left(place: Path) -> None:
     out = pod("b", 4, devices="0,1,2,3", annotations={"dovetail.dev/network-environment": "false"})
     variables, _, events = await asked(place, ON, out, pod("a", 4))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a container on this node decides which interfaces and NICs it can use.
 
-Only variables with a prefix of `PREFIXES` are kept. One whose value comes from elsewhere (`valueFrom`) has the value
-None; those that `envFrom` brings are not known. A pod that was too long to be read counts as one that has opted out.
+Only variables with a prefix of `PREFIXES` are kept. One whose value comes from elsewhere (`valueFrom`, `$(NAME)`) has
+the value None; those that `envFrom` brings are not known. A pod that was too long to be read counts as one that has
+opted out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dovetail.kube.objects.pods_on_node import PodOnNode
 from dovetail.kube.translate.annotations import options_of
 
 PREFIXES = ("NCCL_", "UCX_", "NVSHMEM_")
+_REFERENCE = "$("
 _NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """The annotation by which Multus gives a pod further interfaces."""
 
@@ -39,7 +41,7 @@ def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
     found = {}
     for one in (*spec.init_containers, *spec.containers):
         own = {
-            variable.name: variable.value if variable.value_from is None else None
+            variable.name: variable.value if variable.value_from is None and _REFERENCE not in variable.value else None
             for variable in one.env
             if variable.name.startswith(PREFIXES)
         }
