@@ -44,6 +44,19 @@ def test_on_the_pod_network_the_interface_is_eth0_and_nics_are_named_only_where_
     }
 
 
+@pytest.mark.parametrize(
+    "network",
+    [
+        replace(POD, further_networks=True), replace(POD, claims=True),
+        replace(POD, resources=frozenset({"nvidia.com/gpu", "nvidia.com/hostdev"})),
+    ],
+)  # fmt: skip
+def test_ucx_is_not_kept_from_nics_that_others_give_the_container(network: ContainerNetwork) -> None:
+    assert passed(machine(*FOUR), network, 0).keys() == {"NCCL_SOCKET_IFNAME", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"}
+    only_gpus = replace(POD, resources=frozenset({"nvidia.com/gpu"}))
+    assert passed(machine(*FOUR), only_gpus, 0)["UCX_NET_DEVICES"] == "eth0"
+
+
 def test_a_node_with_a_management_nic_states_to_nvshmem_which_nic_each_pe_takes() -> None:
     shared = (nic("mlx5_0", (0, 1)), nic("mlx5_1", (2, 3)), MANAGEMENT)
     found = passed(machine(*shared), POD, 0, 1, 2, rdma=True)

@@ -23,12 +23,13 @@ _NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 class ContainerNetwork(Struct, frozen=True):
     """wanted: the pod has not opted out. host_network: it is on the network of the node. further_networks: it has
-    interfaces beside that of the pod network. privileged: it sees all devices of the node. resources: the extended
+    interfaces beside that of the pod network. claims: the pod has devices by claims. privileged: it sees all devices of the node. resources: the extended
     resources that it requests. own: its own variables; None for a value that is not in the pod."""
 
     wanted: bool = True
     host_network: bool = False
     further_networks: bool = False
+    claims: bool = False
     privileged: bool = False
     resources: frozenset[str] = frozenset()
     own: Mapping[str, str | None] = {}
@@ -48,6 +49,7 @@ def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
         resources = frozenset(name for name in one.resources.limits if "/" in name)
         privileged = one.security_context is not None and one.security_context.privileged
         found[one.name] = ContainerNetwork(
-            wanted, spec.host_network, bool(meta.annotations.get(_NETWORKS)), privileged, resources, own
-        )
+            wanted, spec.host_network, bool(meta.annotations.get(_NETWORKS)), bool(spec.resource_claims), privileged,
+            resources, own,
+        )  # fmt: skip
     return found

@@ -7,7 +7,8 @@ Rules
   bond or bridge that it is part of instead of it. Where several can be meant, no variable names one.
 - NICs for data are the RDMA NICs with an active port and the highest rate. They are named only to containers that can
   use them: those that request RDMA devices, or are privileged.
-- UCX uses no device that UCX_NET_DEVICES does not list, so the interface stands behind the NICs.
+- UCX uses no device that UCX_NET_DEVICES does not list, so the interface stands behind the NICs. Alone it is listed only
+  where the container certainly has no NIC: without further networks, claims, and resources that are no GPUs.
 - NVSHMEM takes the NIC nearest to each GPU by itself. Which it is to take is stated only where the node has active RDMA
   NICs that are not for data: NVSHMEM_HCA_PE_MAPPING, a PE for each GPU in their order.
 - A pod that sets one variable of a group (interface, NICs) decides for the group: none of them is set. NCCL and PyTorch
@@ -29,6 +30,7 @@ from msgspec import Struct
 from dovetail.agent.kubelet.container_networks import ContainerNetwork
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.nccl_conf import data_nics, nearest
+from dovetail.core.model import GPU
 
 SOCKET, UCX = "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"
 HCA, HCA_LIST, HCA_MAPPING = "NCCL_IB_HCA", "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING"
@@ -68,7 +70,8 @@ def environment(
     if chosen and _INTERFACE_GROUP.isdisjoint(own):
         passed += [PassedVariable(SOCKET, f"={chosen}", why), PassedVariable(BOOTSTRAP, chosen, why)]
     if _NIC_GROUP.isdisjoint(own):
-        passed += _nics(host, uuids, chosen if _INTERFACE_GROUP.isdisjoint(own) else "", rdma)
+        beside = chosen if _INTERFACE_GROUP.isdisjoint(own) and (rdma or not _may_have_nics(network)) else ""
+        passed += _nics(host, uuids, beside, rdma)
     kept = tuple(sorted(own.keys() & (_INTERFACE_GROUP | _NIC_GROUP)))
     return PassedEnvironment(tuple(passed), kept, tuple(_wrong(host, network)))
 
@@ -77,6 +80,11 @@ def can_use_rdma(network: ContainerNetwork, resources: frozenset[str]) -> bool:
     """Whether the container has character devices of HCAs. `resources` are those that the agent offers for them."""
     requested = any(name.startswith("rdma/") or name in resources for name in network.resources)
     return network.privileged or requested
+
+
+def _may_have_nics(network: ContainerNetwork) -> bool:
+    """Whether others may give it NICs: by Multus, claims, or resources whose devices are not known here."""
+    return network.further_networks or network.claims or bool(network.resources - {GPU})
 
 
 def _of_node(host: Host, configured: str) -> tuple[str, str]:
