@@ -23,8 +23,9 @@ _NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 class ContainerNetwork(Struct, frozen=True):
     """wanted: the pod has not opted out. host_network: it is on the network of the node. further_networks: it has
-    interfaces beside that of the pod network. claims: the pod has devices by claims. privileged: it sees all devices of the node. resources: the extended
-    resources that it requests. own: its own variables; None for a value that is not in the pod."""
+    interfaces beside that of the pod network. claims: the pod has devices by claims. privileged: it sees all
+    devices of the node. resources: the extended resources that it requests. own: its own variables; None for a value
+    that is not in the pod."""
 
     wanted: bool = True
     host_network: bool = False

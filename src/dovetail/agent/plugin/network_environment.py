@@ -7,8 +7,8 @@ Rules
   bond or bridge that it is part of instead of it. Where several can be meant, no variable names one.
 - NICs for data are the RDMA NICs with an active port and the highest rate. They are named only to containers that can
   use them: those that request RDMA devices, or are privileged.
-- UCX uses no device that UCX_NET_DEVICES does not list, so the interface stands behind the NICs. Alone it is listed only
-  where the container certainly has no NIC: without further networks, claims, and resources that are no GPUs.
+- UCX uses no device that UCX_NET_DEVICES does not list, so the interface stands behind the NICs. Alone it is listed
+  only where the container certainly has no NIC: without further networks, claims, and resources that are no GPUs.
 - NVSHMEM takes the NIC nearest to each GPU by itself. Which it is to take is stated only where the node has active RDMA
   NICs that are not for data: NVSHMEM_HCA_PE_MAPPING, a PE for each GPU in their order.
 - A pod that sets one variable of a group (interface, NICs) decides for the group: none of them is set. NCCL and PyTorch
