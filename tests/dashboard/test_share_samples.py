@@ -99,3 +99,17 @@ async def test_only_users_of_all_namespaces_see_it() -> None:
             assert (await reply.json())["page"]["queues"] == []
     async with served(source) as (client, _), client.get("/api/shares.json") as reply:
         assert (await reply.json())["page"]["times_ms"] == []
+
+
+async def test_it_is_made_once_between_two_samples() -> None:
+    source, now_ms = FakeSource(*WORLD), iter(range(MINUTE_MS, 100 * MINUTE_MS, 7))
+    samples = ShareSamples(source, lambda: next(now_ms))
+    await samples.sample()
+    async with served(source, scheduler=SchedulerSources(shares=samples)) as (client, _):
+        async with client.get("/api/shares.json") as reply:
+            tag = reply.headers["ETag"]
+        async with client.get("/api/shares.json", headers={"If-None-Match": tag}) as reply:
+            assert reply.status == 304
+        await samples.sample()
+        async with client.get("/api/shares.json", headers={"If-None-Match": tag}) as reply:
+            assert (reply.status, len((await reply.json())["page"]["times_ms"])) == (200, 2)

@@ -150,13 +150,14 @@ def app_of(
             return failed(*refused)
         if request.path_params["form"] not in _FORMS:
             return failed(404, "there is no such page")
-        page = SharesPage(board.clock_ms(), 0, (), (), ())
         if scheduler.shares is not None and not namespace:
-            page = scheduler.shares.page()
-        sheet = Sheet(0, page.now_ms, page)
+            sheet = scheduler.shares.sheet()
+        else:
+            now_ms = board.clock_ms()
+            sheet = Sheet(0, now_ms, SharesPage(now_ms, 0, (), (), ()))
         if request.path_params["form"] == "csv":
             return csv_response(sheet, Topic("shares"))
-        return sent(request, f'"{board.id}-{page.now_ms}"', "application/json", sheet.json, sheet.packed)
+        return sent(request, f'"{board.id}-{sheet.as_of_ms}"', "application/json", sheet.json, sheet.packed)
 
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]

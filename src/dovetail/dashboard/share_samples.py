@@ -21,6 +21,7 @@ from dovetail.core.json_text import JsonError, decode_json
 from dovetail.core.queues.amounts import GPU
 from dovetail.core.queues.types import Amounts
 from dovetail.dashboard.page_types import SampledQueue, SampleGap, SharesPage
+from dovetail.dashboard.sheets import Sheet
 from dovetail.dashboard.sources import SourceAway, ViewSource
 from dovetail.kube.objects.views import QUEUE_SHARES
 from dovetail.kube.reading.views import NoSuchObject, ViewRequest
@@ -51,6 +52,7 @@ class ShareSamples:
         self._gaps: deque[SampleGap] = deque(maxlen=MOST_GAPS)
         self._passed = 0
         self._since_ms = clock_ms()
+        self._sheet: Sheet | None = None
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -66,8 +68,16 @@ class ShareSamples:
             shares = decode_json(found.answer, tuple[QueueShare, ...])
         except (SourceAway, NoSuchObject, JsonError) as error:
             self._miss(now_ms, str(error))
-            return
-        self._add(_Sample(now_ms, dict(map(_values, shares[:MOST_QUEUES]))))
+        else:
+            self._add(_Sample(now_ms, dict(map(_values, shares[:MOST_QUEUES]))))
+        self._sheet = None
+
+    def sheet(self) -> Sheet:
+        """The page, made once for all that look at it between two samples: of many queues it is long."""
+        if self._sheet is None:
+            page = self.page()
+            self._sheet = Sheet(0, page.now_ms, page)
+        return self._sheet
 
     def page(self) -> SharesPage:
         """What is known."""

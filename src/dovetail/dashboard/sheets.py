@@ -39,12 +39,12 @@ class Sheet:
         self.status = status
         self.compared = msgspec.json.encode(page), error
         """What a viewer sees, without its time."""
-        self._as_of_ms = as_of_ms
+        self.as_of_ms = as_of_ms
 
     @cached_property
     def json(self) -> bytes:
         page, error = self.compared
-        return msgspec.json.encode(SheetDocument(self._as_of_ms, msgspec.Raw(page), error))
+        return msgspec.json.encode(SheetDocument(self.as_of_ms, msgspec.Raw(page), error))
 
     @cached_property
     def packed(self) -> bytes:
