@@ -8,10 +8,11 @@ the machine itself cannot carry a node (no root, no namespaces) they are skipped
 """
 
 import gc
+import logging
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -162,6 +163,21 @@ def pytest_collection_finish() -> None:
 
 def _no_more() -> None:
     """Stands for `gc.freeze`."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Leave logging as it was: a command that runs in this process sets up its log for good."""
+    root, factory, source = logging.getLogger(), logging.getLogRecordFactory(), logging._srcfile
+    handlers, level = [*root.handlers], root.level
+    try:
+        return (yield)
+    finally:
+        logging.setLogRecordFactory(factory)
+        logging._srcfile = source
+        root.setLevel(level)
+        for handler in set(root.handlers).difference(handlers):
+            root.removeHandler(handler)
 
 
 @pytest.hookimpl(tryfirst=True)

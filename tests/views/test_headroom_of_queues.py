@@ -38,9 +38,7 @@ def test_what_is_stated_kept_and_lent_is_shown() -> None:
 def test_why_none_is_kept_is_shown() -> None:
     made = world(None)
     (one,) = share(made.state, made.now_ms, "web")[0].headroom
-    assert str(one).startswith(
-        f"room for 0 of 3 instances of {KEY}, within 2 s: no queue on its way up has a guarantee"
-    )
+    assert str(one).startswith(f"room for 0 of 3 instances of {KEY}, within 2 s: the queue has no guarantee of its own")
 
 
 def test_gauges() -> None:

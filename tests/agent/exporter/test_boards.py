@@ -45,7 +45,7 @@ NVIDIA = (
 LABELS = {
     "kind": "bind", "result": "bound", "cause": "preempt", "reason": "NoNodeFits", "when": "NotYet", "queue": "team",
     "namespace": "default", "resource": "gpu", "change": "node", "state": "queued",
-    "class": "Burst", "answer": "accept",
+    "class": "Burst", "answer": "accept", "workload": "ns/Deployment/llama", "headroom": "kept", "promise": "kept",
 }  # fmt: skip
 Key = tuple[str, str, int]
 """A query: the uid of its board, the title of its panel, and its number there."""

@@ -14,7 +14,8 @@ from tests.advice.lint.linted import findings
 from tests.paths import ROOT
 
 OTHERS = {
-    "agent": "Node", "allocation": "Node", "block": "Node", "exporter": "Node", "gpu-search": "Node",
+    "agent": "Node", "allocation": "Node", "block": "Node", "dashboard": "Event", "exporter": "Node",
+    "gpu-search": "Node",
     "heartbeat": "Lease", "idle": "Event", "maintenance": "toleration", "not-ready": "taint", "operator": "finalizer",
     "pool": "Node, and agents' pods", "quarantine-budget": "Lease", "rack": "Node", "release": "definition",
     "scheduler-name": "Lease", "stack": "what the operator makes", "takeover-failed": "Node",
