@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 from playwright.async_api import async_playwright, expect
 
+from benchmarks.dashboard_speed import show
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import CPU, GPU, PODS, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
@@ -137,11 +137,7 @@ def main() -> None:
         path = Path(folder) / "day.jsonl"
         recorded(options.nodes, options.jobs, path)
         found = asyncio.run(measure(options, path))
-    if options.output == "json":
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name:14} {value:.3f}" if isinstance(value, float) else f"{name:14} {value}")
+    show(found, options.output)
 
 
 if __name__ == "__main__":

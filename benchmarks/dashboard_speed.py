@@ -205,6 +205,15 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 await process.wait()
 
 
+def show(found: dict[str, Any], output: str) -> None:
+    """Print the figures, as `table` or `json`."""
+    if output == "json":
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        print(f"{name:14} {value:.3f}" if isinstance(value, float) else f"{name:14} {value}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
@@ -218,11 +227,7 @@ def main() -> None:
         return
     with TemporaryDirectory() as folder:
         found = asyncio.run(measure(options, Path(folder)))
-    if options.output == "json":
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name:14} {value:.3f}" if isinstance(value, float) else f"{name:14} {value}")
+    show(found, options.output)
 
 
 if __name__ == "__main__":

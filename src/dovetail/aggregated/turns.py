@@ -9,11 +9,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from dovetail.aggregated.forked import TooSlow
-from dovetail.aggregated.question import BadQuestion, Reply
+from dovetail.aggregated.question import BadQuestion
 
 _MINUTE_S = 60.0
+_R = TypeVar("_R")
 
 
 class Turns:
@@ -32,7 +34,7 @@ class Turns:
         self._under_way: set[str] = set()
         self._asked: dict[str, deque[float]] = {}
 
-    async def take(self, user: str, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def take(self, user: str, work: Callable[[], Awaitable[_R]]) -> _R:
         """What `work` gives, at the turn of the user. Raises BadQuestion."""
         self._admit(user)
         self._under_way.add(user)

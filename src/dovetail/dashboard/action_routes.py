@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,10 +18,9 @@ from dovetail.dashboard.access import Accesses
 from dovetail.dashboard.action_types import PossibleActions
 from dovetail.dashboard.actions import MOST_BYTES, Actions, asked_action, needed_for
 from dovetail.dashboard.predictions import foreign
-from dovetail.dashboard.responses import failed
+from dovetail.dashboard.responses import answered, body_of, failed
 from dovetail.dashboard.viewers import KEY_HEADER
 
-_NO_STORE = {"Cache-Control": "no-store"}
 _OFF = "actions are switched off: --actions, or spec.dashboard.actions of the GPUStack, lets viewers take them"
 _NO_KEY = "open the whole address that `dovetail dashboard --actions` printed: it has the key for actions"
 
@@ -53,7 +51,7 @@ class ActionRoutes:
                 found = await actions.viewers.possible(query.get("on", ""), query.get("kind", ""), of, header)
             except BadQuestion as error:
                 return failed(error.status, str(error))
-        return _answered(PossibleActions(found))
+        return answered(PossibleActions(found))
 
     async def act(self, request: Request) -> Response:
         header, namespace = request.headers.get("authorization", ""), request.query_params.get("namespace", "")
@@ -73,21 +71,6 @@ class ActionRoutes:
             needed = needed_for(asked.action)
             if needed and (refused := await self._accesses.refusal(header, namespace, needed)) is not None:
                 return failed(*refused)
-            return _answered(await self._actions.answer(asked, namespace, header))
+            return answered(await self._actions.answer(asked, namespace, header))
         except BadQuestion as error:
             return failed(error.status, str(error))
-
-
-def _answered(page: object) -> Response:
-    body = msgspec.json.encode({"asOfMs": 0, "page": page, "error": ""})
-    return Response(body, headers=_NO_STORE, media_type="application/json")
-
-
-async def body_of(request: Request, most_bytes: int) -> bytes | None:
-    """None for a longer one."""
-    found = bytearray()
-    async for part in request.stream():
-        found += part
-        if len(found) > most_bytes:
-            return None
-    return bytes(found)

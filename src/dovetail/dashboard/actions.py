@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.aggregated.question import BadQuestion, Reply
+from dovetail.aggregated.question import BadQuestion
 from dovetail.aggregated.turns import Turns
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.cost.idle_notes import idle_note
@@ -119,8 +119,8 @@ class Actions:
         self._turns = Turns("action", A_MINUTE, MOST_WAITING, at_once=AT_ONCE)
 
     async def answer(self, asked: AskedAction, namespace: str, authorization: str) -> ActionPreview | ActionDone:
-        """What is asked for, by a viewer that may see `namespace` ("": all), and there what is `needed_for` the action.
-        Raises BadQuestion."""
+        """Make a dry run of an action, or do it if it is confirmed. The viewer may see `namespace` ("": all) and has
+        the rights that are `needed_for` the action. Raises BadQuestion."""
         action = asked.action
         if namespace and isinstance(action, NotifyOwner | SuspendJob) and action.namespace != namespace:
             raise BadQuestion(403, "the job is in another namespace than the one that is shown")
@@ -130,7 +130,7 @@ class Actions:
             if saw is None:
                 raise BadQuestion(409, "this was not confirmed, or too late: look at the dry run again")
 
-        async def acted() -> Reply:
+        async def acted() -> ActionPreview | ActionDone:
             config = self.viewers.config(authorization)
             try:
                 asker = Asker(authorization, namespace, config, await user_of(config))
@@ -145,13 +145,11 @@ class Actions:
                 status = 503 if isinstance(error, ApiError | SourceAway) else 409
                 raise BadQuestion(status, str(error)) from error
             if isinstance(found, ActionDone):
-                return Reply(200, msgspec.json.encode(found))
+                return found
             confirmation, until_ms = self._confirmations.made(form, found.saw, authorization, self._clock_ms())
-            preview = replace(found.preview, confirmation=confirmation, valid_until_ms=until_ms)
-            return Reply(200, msgspec.json.encode(preview))
+            return replace(found.preview, confirmation=confirmation, valid_until_ms=until_ms)
 
-        reply = await self._turns.take(authorization, acted)
-        return decode_json(reply.body, ActionDone) if asked.confirmation else decode_json(reply.body, ActionPreview)
+        return await self._turns.take(authorization, acted)
 
     async def _acted(self, action: Action, asker: Asker, saw: str | None) -> _DryRun | ActionDone:
         """`saw`: what the dry run saw that is confirmed; None for a dry run."""

@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
-from dovetail.dashboard.action_routes import ActionRoutes, body_of
+from dovetail.dashboard.action_routes import ActionRoutes
 from dovetail.dashboard.actions import Actions
 from dovetail.dashboard.assets import Asset, read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
@@ -39,7 +39,7 @@ from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import DecisionSource
-from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent
+from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, body_of, csv_response, failed, sent
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sheets import Sheet, SheetDocument

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import msgspec
 
-from dovetail.aggregated.question import Reply
 from dovetail.aggregated.turns import Turns
 from dovetail.core.json_text import decode_json
 from dovetail.dashboard.page_types import DecisionPage
@@ -45,16 +44,16 @@ class RecordedDecisions:
         self._turns = Turns("decision", A_MINUTE, MOST_WAITING)
 
     async def page(self, decision: str, user: str) -> DecisionPage:
-        async def opened() -> Reply:
+        async def opened() -> DecisionPage:
             abandoned = Event()
             try:
                 found = await asyncio.to_thread(repeated, self._path, decision, abandoned=abandoned.is_set)
             finally:
                 # Where the pages end meanwhile, the process waits for the thread.
                 abandoned.set()
-            return Reply(200, msgspec.json.encode(_page(found)))
+            return _page(found)
 
-        return decode_json((await self._turns.take(user, opened)).body, DecisionPage)
+        return await self._turns.take(user, opened)
 
 
 class SchedulersDecisions:

@@ -100,7 +100,26 @@ def sent(
     return Response(content, headers=headers, media_type=content_type)
 
 
+async def body_of(request: Request, most_bytes: int) -> bytes | None:
+    """None for a longer one."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > most_bytes:
+            return None
+    return bytes(found)
+
+
+def answered(page: object) -> Response:
+    """An answer to this request alone, as JSON in the form of a page."""
+    return _document(200, page, "")
+
+
 def failed(status: int, message: str) -> Response:
     """A message as JSON, in the form of a page that is not there."""
-    body = msgspec.json.encode({"asOfMs": 0, "page": None, "error": message})
+    return _document(status, None, message)
+
+
+def _document(status: int, page: object, error: str) -> Response:
+    body = msgspec.json.encode({"asOfMs": 0, "page": page, "error": error})
     return Response(body, status, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -31,7 +31,7 @@ function Preview({ found, busy, act }) {
     <button type="button" class="serious" disabled=${busy} onClick=${act}>${found.title}</button>`;
 }
 
-// `action` is what is asked for; `children` are its fields, whose change makes a dry run stale.
+// `action` is the action to take; `children` are its fields. A change of a field makes the dry run stale.
 function ActionDialog({ title, action, close, children }) {
   const dialog = useRef();
   const result = useRef();
