@@ -60,21 +60,30 @@ async def client(plane: Plane) -> AsyncIterator[Client]:
     async with Client(load_kubeconfig([plane.kubeconfig])) as client:
         yield client
         # A server that still opens the storage of a new kind tries again later and later.
-        names = [f"{one}.{group}" for group in GROUPS for one in KINDS]
+        names = [f"{one}.{group}" for group in GROUPS for one in PLURALS]
         plane.kubectl("delete", "crd", "--ignore-not-found", "--wait=false", *names)
 
 
 GROUPS = FIRST, SECOND = "example.dovetail.dev", "second.dovetail.dev"
 """One for each test: a definition that is being deleted cannot be made again."""
-KINDS = ("agentcontrolplanes", "fabrics", "gpuleases", "gpunodes", "gpustacks", "leaserequests", "queues")
+PLURALS = [f"test{one['spec']['names']['plural']}" for one in manifest_objects.definitions()]
 
 
 def of_tests(group: str) -> list[Document]:
-    """The definitions in a group of their own, as a session has one plane for all tests."""
+    """The definitions in a group and by names of their own, as a session has one plane for all tests."""
     text = json.dumps(manifest_objects.definitions())
     documents: list[Document] = json.loads(text.replace(".dovetail.dev", f".{group}"))
     for one in documents:
         one["spec"]["group"] = group
+        # With the plural of the real one, `kubectl get queues` of a later test would find this kind instead.
+        names = one["spec"]["names"]
+        one["spec"]["names"] = {
+            "kind": f"Test{names['kind']}",
+            "listKind": f"Test{names['kind']}List",
+            "plural": f"test{names['plural']}",
+            "singular": f"test{names['singular']}",
+        }
+        one["metadata"]["name"] = f"test{names['plural']}.{group}"
         one["metadata"]["annotations"] |= {"api-approved.kubernetes.io": "unapproved"}
     return documents
 
@@ -102,7 +111,7 @@ async def test_on_a_real_server_they_are_created_once_and_updated_but_not_taken_
     assert actions(await bring_up_to_date(client, old)) == {DefinitionAction.CREATE}
     assert actions(await bring_up_to_date(client, old)) == {DefinitionAction.UNCHANGED}
     assert actions(await bring_up_to_date(client, now)) == {DefinitionAction.UPDATE}
-    versions = {one: plane.kubectl("get", "crd", f"{one}.{FIRST}", "-o", "json") for one in KINDS}
+    versions = {one: plane.kubectl("get", "crd", f"{one}.{FIRST}", "-o", "json") for one in PLURALS}
     assert actions(await bring_up_to_date(client, now)) == {DefinitionAction.UNCHANGED}
     assert actions(await bring_up_to_date(client, old)) == {DefinitionAction.KEEP}
     for kind, earlier in versions.items():
