@@ -12,9 +12,9 @@ their own ask.
   days and then publishes them, and what it has before it begins. The state of the cluster comes on top.
 - published: of a day the series, their size as text, and the CPU time that it takes to make them. `publishing` is by
   how much a process grows that publishes as the collector does, the last two days and what there is of this one.
-- cost: `dovetail cost --by team` of all that is known; `_file` from the file. Wall-clock time without the start of
-  Python, and the peak of memory. `rolling_cost` is that of a period that begins and ends in the middle of a day,
-  `jobs` that of all days by job, the 10,000 largest.
+- cost: `dovetail cost --by team` of the period that it has by default; `_file` from the file. Wall-clock time without
+  the start of Python, and the peak of memory. `rolling_cost` is that of a period that begins and ends in the middle of
+  a day, `jobs` that of all that is known by job, the 10,000 largest.
 - one_job: the pods of one job, as in `dovetail history JOB`.
 - idle: `dovetail idle` at the end.
 
@@ -36,6 +36,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -45,6 +46,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.history import PRICES, START_MS, Progress, load, used
+from dovetail.cost.calendar import period_of
 from dovetail.cost.cells import gpu_times
 from dovetail.cost.costs import costs
 from dovetail.cost.grouping import Grouping
@@ -56,7 +58,7 @@ from dovetail.history.prometheus.reader import PrometheusReader
 from dovetail.history.records import DAY_MS, HOUR_MS, Period
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.sqlite.store import SqliteStore
-from dovetail.historyserver.questions import MOST_ROWS
+from dovetail.historyserver.questions import MOST_ROWS, CostQuestion
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from tools.prometheus.server import Prometheus
 
@@ -65,11 +67,19 @@ _OF_ALL_DAYS = ("day", "sums", "pod", "pod_sums", "pod_jobs")
 Reader = SqliteReader | PrometheusReader
 
 
-def cost(reader: Reader, since_ms: int = 0, by: str = "team") -> Any:
-    book, known, grouping = PriceBook([PRICES]), reader.known(), Grouping(by)
-    period = Period(known.start_ms + since_ms, known.end_ms - since_ms // 2)
+def cost(reader: Reader, period: Period, by: str = "team") -> Any:
+    book, grouping = PriceBook([PRICES]), Grouping(by)
     times = gpu_times(reader, period, book, by=by, pods=grouping.of_pod_days)
     return costs(times, grouping, "separate", book.currency, MOST_ROWS)
+
+
+def month(reader: Reader) -> Any:
+    return cost(reader, period_of(CostQuestion().period, UTC, reader.known().end_ms))
+
+
+def rolling(reader: Reader) -> Any:
+    known = reader.known()
+    return cost(reader, Period(known.start_ms + 13 * HOUR_MS, known.end_ms - 6 * HOUR_MS))
 
 
 def one_job(reader: Reader) -> Any:
@@ -81,9 +91,9 @@ def one_job(reader: Reader) -> Any:
 
 
 QUESTIONS: dict[str, Callable[[Reader], Any]] = {
-    "cost": cost,
-    "rolling_cost": lambda reader: cost(reader, 13 * HOUR_MS),
-    "jobs": lambda reader: cost(reader, by="job"),
+    "cost": month,
+    "rolling_cost": rolling,
+    "jobs": lambda reader: cost(reader, reader.known(), by="job"),
     "one_job": one_job,
     "idle": lambda reader: idleness(reader, IdleRules()),
 }

@@ -18,7 +18,8 @@ NOVEMBER = 1_793_491_200_000
 @pytest.mark.parametrize(
     ("text", "period"),
     [
-        ("7d", Period(NOW - 7 * DAY_MS, NOW)),
+        ("7d", Period(NOVEMBER - DAY_MS, NOW)),
+        ("1d", Period(NOVEMBER + 5 * DAY_MS, NOW)),
         ("36h", Period(NOW - 36 * HOUR_MS, NOW)),
         ("2026", Period(NOVEMBER - 304 * DAY_MS, NOVEMBER + 61 * DAY_MS)),
         ("2026-11", Period(NOVEMBER, NOVEMBER + 30 * DAY_MS)),
@@ -56,6 +57,14 @@ def test_periods(text: str, period: Period) -> None:
 def test_what_is_no_period(text: str, expected: str) -> None:
     with pytest.raises(PeriodError, match=expected.replace("'", ".")):
         period_of(text, UTC, NOW)
+
+
+def test_the_last_days_are_those_of_the_zone_and_a_history_that_ends_at_midnight_has_the_day_before() -> None:
+    berlin = zone_of("Europe/Berlin")
+    assert period_of("2d", berlin, NOW) == Period(NOVEMBER + 4 * DAY_MS - HOUR_MS, NOW)
+    assert period_of("9d", berlin, NOVEMBER - HOUR_MS).ms == 9 * DAY_MS + HOUR_MS  # clocks were set back
+    assert period_of("3d", UTC, NOVEMBER) == Period(NOVEMBER - 3 * DAY_MS, NOVEMBER)
+    assert period_of("3d", UTC, NOVEMBER + 1) == Period(NOVEMBER - 2 * DAY_MS, NOVEMBER + 1)
 
 
 @pytest.mark.parametrize("text", ["Mars/Olympus", "+25:00", "+05:99", "../etc/passwd", ""])

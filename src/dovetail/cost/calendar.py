@@ -2,8 +2,9 @@
 """Periods as users write them, and the days of a time zone.
 
 Rules
-- `7d`, `36h`: the last days or hours, up to the end of what is known. `2026` is a year, `2026-11` a month,
-  `2026-11-05` a day.
+- `7d`: the day of the end of what is known, up to that end, and the six whole days before it, as in OpenCost's windows
+  (core/pkg/opencost/window.go), so that a period has whole days but for its last one. `36h`: so many hours up to that
+  end. `2026` is a year, `2026-11` a month, `2026-11-05` a day.
 - `FROM..TO` is from FROM on and before TO, each a date (its first moment) or a time such as 2026-11-05T12:00Z. Without
   TO it goes on to that end.
 - Dates and times without an offset are of the time zone; UTC if none was named.
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
-from dovetail.history.records import DAY_MS, HOUR_MS, Period
+from dovetail.history.records import HOUR_MS, Period
 
 _LAST = re.compile(r"([0-9]{1,5})([dh])")
 _MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
@@ -51,8 +52,11 @@ def zone_of(text: str) -> tzinfo:
 def period_of(text: str, zone: tzinfo, known_ms: int) -> Period:
     """The period that a text names; `known_ms` is the end of what is known. Raises PeriodError."""
     last, month, year = _LAST.fullmatch(text), _MONTH.fullmatch(text), _YEAR.fullmatch(text)
-    if last is not None:
-        found = Period(known_ms - int(last[1]) * (DAY_MS if last[2] == "d" else HOUR_MS), known_ms)
+    if last is not None and last[2] == "h":
+        found = Period(known_ms - int(last[1]) * HOUR_MS, known_ms)
+    elif last is not None:
+        first = local(known_ms - 1, zone).date() - timedelta(days=int(last[1]) - 1)
+        found = Period(min(_day_ms(first, zone), known_ms), known_ms)
     elif month is not None:
         first = _date(f"{text}-01")
         found = Period(_day_ms(first, zone), _day_ms((first + timedelta(days=31)).replace(day=1), zone))

@@ -8,7 +8,7 @@ import { Time, moment, span } from "/assets/times.js";
 import { Empty, Name, count } from "/assets/words.js";
 
 const BY = ["team", "user", "job", "model", "node", "namespace", "queue", "day"];
-const PERIODS = [["24h", "the last day"], ["7d", "the last week"], ["30d", "the last 30 days"], ["90d", "the last 90 days"]];
+const PERIODS = [["24h", "the last 24 hours"], ["7d", "today and the six days before"], ["30d", "today and the 29 days before"], ["90d", "today and the 89 days before"]];
 
 export const costPath = () => `cost/${parameter("by") || "team"}/${parameter("period") || "30d"}`;
 
