@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from dovetail.cli.fabric import measurement
+from dovetail.kube.api.config import load_config
+from dovetail.kube.fabric_changes import write_measured
+from dovetail.topology.fabric_measured import SlowResult
 from tests.live.conftest import Cluster, eventually
 from tests.live.log_kubelet import LogKubelet
 from tests.paths import ROOT
@@ -80,6 +85,27 @@ def test_an_import_writes_labels_and_fabric_and_leaves_those_of_others(plane: Pl
     finally:
         plane.kubectl("delete", "node", *names, "--ignore-not-found")
         plane.kubectl("delete", "fabrics", "--all")
+
+
+async def test_measurements_that_end_at_the_same_time_all_count(plane: Plane) -> None:
+    plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy/crds/fabric.yaml"))
+    plane.kubectl("wait", "--for=condition=Established", "crd/fabrics.dovetail.dev", "--timeout=60s")
+    config = load_config(str(plane.kubeconfig))
+
+    async def measured(name: str) -> None:
+        def status_after(before: Mapping[str, Any]) -> dict[str, Any]:
+            return measurement.status_of_results(
+                [], [SlowResult("", name, 40, 100)], timedelta(days=7), "i", before, datetime.now(UTC)
+            )
+
+        await write_measured(config, status_after)
+
+    try:
+        await asyncio.gather(*map(measured, ("n0", "n1", "n2", "n3")))
+        status = json.loads(plane.kubectl("get", "fabrics.dovetail.dev", "cluster", "-o", "json"))["status"]
+        assert {one["name"] for one in status["slow"]} == {"n0", "n1", "n2", "n3"}
+    finally:
+        plane.kubectl("delete", "fabrics.dovetail.dev", "--all")
 
 
 @pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True)

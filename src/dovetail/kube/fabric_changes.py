@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -27,8 +27,10 @@ IMPORT_MANAGER = "dovetail-fabric-import"
 """The field manager of the sources, labels, findings and conditions of the Fabric."""
 MEASURE_MANAGER = "dovetail-fabric-measure"
 """That of what was measured."""
+_HEAD = {"apiVersion": FABRICS.api_version, "kind": FABRICS.kind}
 _AT_ONCE = 16
 _MOST_NAMED = 3
+_TRIES = 10
 
 
 class FabricRefused(KubeError):
@@ -62,20 +64,32 @@ async def write_imported(config: ClusterConfig, status: Mapping[str, Any]) -> No
         await _write_status(client, status, IMPORT_MANAGER, dry_run=False)
 
 
-async def write_measured(config: ClusterConfig, status: Mapping[str, Any]) -> None:
-    """Write what was measured; what an earlier measurement wrote and this one has not is taken away. Raises
-    KubeError."""
+async def write_measured(config: ClusterConfig, status_after: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Write what was measured, `status_after` the status that is there; what an earlier measurement wrote and this one
+    has not is taken away. If another writes the Fabric in between, it is read again. Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
-        await _write_status(client, status, MEASURE_MANAGER, dry_run=False)
+        for left in reversed(range(_TRIES)):
+            found = await _made(client, MEASURE_MANAGER, dry_run=False)
+            version = found.get("metadata", {}).get("resourceVersion", "")
+            try:
+                await _apply_status(client, status_after(found.get("status", {})), MEASURE_MANAGER, version=version)
+                return
+            except Conflict:
+                if not left:
+                    raise
 
 
 async def read_fabric_object(config: ClusterConfig) -> dict[str, Any]:
     """The Fabric of the cluster, {} where there is none. Raises KubeError."""
     async with Client(config, user_agent="dovetail") as client:
-        try:
-            return await client.request("GET", FABRICS.path(name=FABRIC_NAME), decode=dict[str, Any])
-        except NotFound:
-            return {}
+        return await _fabric(client)
+
+
+async def _fabric(client: Client) -> dict[str, Any]:
+    try:
+        return await client.request("GET", FABRICS.path(name=FABRIC_NAME), decode=dict[str, Any])
+    except NotFound:
+        return {}
 
 
 async def _write_labels(client: Client, nodes: Iterable[LabelledNode], *, dry_run: bool) -> None:
@@ -104,19 +118,31 @@ async def _write_labels(client: Client, nodes: Iterable[LabelledNode], *, dry_ru
 
 
 async def _write_status(client: Client, status: Mapping[str, Any], manager: str, *, dry_run: bool) -> None:
-    head = {"apiVersion": FABRICS.api_version, "kind": FABRICS.kind, "metadata": {"name": FABRIC_NAME}}
+    if await _made(client, manager, dry_run=dry_run):
+        await _apply_status(client, status, manager, dry_run=dry_run)
+
+
+async def _made(client: Client, manager: str, *, dry_run: bool) -> dict[str, Any]:
+    """The Fabric, made first if there is none, as a status needs its object; {} if that is only tried."""
+    found = await _fabric(client)
+    if found:
+        return found
     try:
-        try:
-            await client.fetch("GET", FABRICS.path(name=FABRIC_NAME))
-        except NotFound:
-            # A status needs its object.
-            await _apply(client, FABRICS.path(name=FABRIC_NAME), head, manager, dry_run)
-            if dry_run:
-                return
-        body = {**head, "status": status}
-        await _apply(client, FABRICS.path(name=FABRIC_NAME, subresource="status"), body, manager, dry_run)
+        await _apply(
+            client, FABRICS.path(name=FABRIC_NAME), {**_HEAD, "metadata": {"name": FABRIC_NAME}}, manager, dry_run
+        )
     except NotFound:
         raise FabricRefused("the cluster has no Fabrics: apply deploy/crds/fabric.yaml first") from None
+    return {} if dry_run else await _fabric(client)
+
+
+async def _apply_status(
+    client: Client, status: Mapping[str, Any], manager: str, *, dry_run: bool = False, version: str = ""
+) -> None:
+    """With a `version` Conflict is raised if the Fabric has another one by now."""
+    metadata = {"name": FABRIC_NAME, **({"resourceVersion": version} if version else {})}
+    body = {**_HEAD, "metadata": metadata, "status": status}
+    await _apply(client, FABRICS.path(name=FABRIC_NAME, subresource="status"), body, manager, dry_run)
 
 
 async def _apply(client: Client, path: str, body: Mapping[str, Any], manager: str, dry_run: bool) -> None:

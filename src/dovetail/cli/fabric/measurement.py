@@ -23,7 +23,7 @@ from dovetail.cli.named_jobs import JobSource
 from dovetail.cli.wait_report import EVERY_S
 from dovetail.jobs.cluster import JobCluster
 from dovetail.jobs.measuring import TORCH_COMMAND, MeasureAnswer, MeasureJob, MeasureRequest, measure
-from dovetail.kube.fabric_changes import read_fabric_object, write_measured
+from dovetail.kube.fabric_changes import write_measured
 from dovetail.topology import hostlist, nccl_output
 from dovetail.topology.fabric import FabricError
 from dovetail.topology.fabric_measured import PAIR, FabricGroup, GroupResult, SlowResult, groups_of, with_expected
@@ -124,9 +124,11 @@ def write_results(
 ) -> None:
     """Write them into the Fabric. Raises ClickException."""
     assert source.config is not None
-    before = run(read_fabric_object(source.config), source.config.server).get("status", {})
-    status = status_of_results(results, slow, timedelta(seconds=keep_s), image, before, datetime.now(UTC))
-    run(write_measured(source.config, status), source.config.server)
+
+    def status_after(before: Mapping[str, Any]) -> Document:
+        return status_of_results(results, slow, timedelta(seconds=keep_s), image, before, datetime.now(UTC))
+
+    run(write_measured(source.config, status_after), source.config.server)
 
 
 def status_of_results(
