@@ -152,6 +152,10 @@ class Node:
 
         await until(known)
 
+    def stop_watching(self) -> None:
+        """As if the watch of the pods were slow: from now on it shows nothing."""
+        self._following.cancel()
+
     async def end_agent(self) -> None:
         await self.plugins.close()
         self._following.cancel()

@@ -115,7 +115,9 @@ def test_steps_within_one_second_come_in_the_order_in_which_jobs_take_them() -> 
 def test_what_the_agent_set_for_the_network_is_one_step_for_all_pods_that_got_the_same() -> None:
     one = job("job", "train", pod("a", "Running", "n1"), pod("b", "Running", "n2"), spec=indexed(2))
     note, wrong = "set NCCL_SOCKET_IFNAME==eth0 (the pod network)", "NCCL_IB_HCA=mlx4 names no RDMA NIC of the node"
+    lacks = "no variables for its network were set"
     events = [event("NetworkEnvironmentSet", note, 3, "a"), event("NetworkEnvironmentSet", note, 4, "b")]
-    steps = life(one, [*events, event("NetworkEnvironmentWrong", wrong, 5, "b")]).steps
+    events += [event("NetworkEnvironmentWrong", wrong, 5, "b"), event("NetworkEnvironmentLacking", lacks, 6, "a")]
+    steps = life(one, events).steps
     shown = [(step.step, step.pods, step.detail) for step in steps if step.step.startswith("network")]
-    assert shown == [("network set", 2, note), ("network variables", 1, wrong)]
+    assert shown == [("network set", 2, note), ("network variables", 1, wrong), ("network lacks", 1, lacks)]

@@ -5,7 +5,6 @@ the variables that name them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -48,22 +47,11 @@ def cluster(real_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         cluster.delete("--all")
 
 
-def with_network(cluster: Cluster, name: str, resources: dict[str, int]) -> dict[str, Any]:
-    """What a pod has that the agent knew when the kubelet asked. On a slow machine it may not know one yet, and then it
-    names no network: such a pod is made again, once."""
-    for _ in range(2):
-        cluster.pod(name, resources)
-        runs(cluster, name)
-        found: dict[str, Any] = cluster.node.resources_of(cluster.namespace, name)
-        if "NCCL_SOCKET_IFNAME" in found["env"]:
-            break
-        cluster.delete(name)
-    return found
-
-
 def test_gpus_and_hcas_are_of_one_numa_node_and_a_pod_waits_for_both(cluster: Cluster) -> None:
     for name, gpus, numa in (("one", 1, 1), ("two", 2, 0), ("three", 2, 1)):
-        found = with_network(cluster, name, {GPU: gpus, f"rdma/numa{numa}": 1})
+        cluster.pod(name, {GPU: gpus, f"rdma/numa{numa}": 1})
+        runs(cluster, name)
+        found = cluster.node.resources_of(cluster.namespace, name)
         indices = [int(index) for index in cluster.chosen(name).split(",")]
         assert [NUMA_OF[index] for index in indices] == [numa] * gpus
         own = {f"/dev/infiniband/{kind}{i}" for kind in ("uverbs", "umad", "issm") for i in (2 * numa, 2 * numa + 1)}

@@ -42,7 +42,11 @@ _EVENTS_OF_SCHEDULER = {
 }  # fmt: skip
 """Reasons of the scheduler's Events, and what they are called here."""
 _OF_OTHERS = {"Suspended": "suspended", "Resumed": "resumed", "Killing": "stopped", "OOMKilling": "out of memory"}
-_OF_AGENT = {"NetworkEnvironmentSet": "network set", "NetworkEnvironmentWrong": "network variables"}
+_OF_AGENT = {
+    "NetworkEnvironmentSet": "network set",
+    "NetworkEnvironmentWrong": "network variables",
+    "NetworkEnvironmentLacking": "network lacks",
+}
 _SCHEDULED = "PodScheduled"
 _NAMES = {"job": r"{}(-\d+)?-[a-z0-9]{{5}}", "jobset": r"{}-.+-\d+-\d+-[a-z0-9]{{5}}"}
 """By kind what its pods are called, whose names differ from run to run; {} is the name of the object."""

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.agent.kubelet.allocations import DEVICES, Allocations, BoundPod, parts_of
+from dovetail.agent.kubelet.allocations import Allocations
+from dovetail.agent.kubelet.bound_pods import DEVICES, BoundPod, parts_of
 from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -21,6 +22,7 @@ from dovetail.kube.objects.pods_on_node import PodOnNode
 from dovetail.kube.translate import annotations
 from dovetail.playground import Playground
 from tests.agent import fake_kubelet
+from tests.agent.agents import until
 
 GPU = "nvidia.com/gpu"
 
@@ -131,6 +133,33 @@ async def test_a_pod_with_unavailable_devices_is_taken_only_after_waiting_for_th
 async def test_a_pod_with_unavailable_devices_is_taken_if_there_is_no_other(chosen: Allocations) -> None:
     bind(chosen, pod("a", devices="0"))
     assert await candidate(chosen, fits=lambda one: False) == "a"
+
+
+async def test_what_a_read_shows_before_the_watch_is_forgotten_once_it_has_ended(
+    playground: Playground,
+) -> None:
+    """The pod may end before the watch lists again, which then never shows it."""
+    async with Client(ClusterConfig(playground.url)) as client:
+        chosen = Allocations(client, "n1")
+        playground.store.put_raw("pods", fake_kubelet.pod("read", {GPU: 1}, uid="read"))
+        await chosen.asker_known(GPU, ("0",), None)
+        ((found, _),) = chosen.askers(GPU, ("0",), None)
+        assert (found.name, found.uid) == ("read", "read") and not chosen.synced.is_set()
+        playground.delete("pods", "default", "read")
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(chosen.run())
+            await chosen.synced.wait()
+            playground.store.put_raw("pods", fake_kubelet.pod("next", {GPU: 1}, uid="next"))
+            await until(lambda: [one.name for one in chosen.pods] == ["next"])
+            watching.cancel()
+
+
+async def test_a_read_that_shows_no_pod_ends_the_wait(playground: Playground) -> None:
+    async with Client(ClusterConfig(playground.url)) as client:
+        chosen = Allocations(client, "n1", wait_s=1000.0)
+        assert await chosen.next(GPU, 1, lambda pod: True) is None
+        await chosen.asker_known(GPU, ("0",), None)
+        assert chosen.askers(GPU, ("0",), None) == []
 
 
 async def test_a_pod_is_a_candidate_once_per_container_init_containers_first(chosen: Allocations) -> None:

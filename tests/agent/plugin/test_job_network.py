@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,11 @@ import pytest
 
 from dovetail.agent.config import Config, RdmaResource, Shared
 from dovetail.agent.machine.host import Host
-from dovetail.agent.plugin.job_network import EXPLANATION, REASON, WRONG_REASON, JobNetwork
+from dovetail.agent.plugin.job_network import EXPLANATION, LACKING_REASON, REASON, WRONG_REASON, JobNetwork
 from dovetail.agent.plugin.nccl_conf import CONF, NcclFiles
 from dovetail.agent.publish.pod_events import PodEvent
 from tests.agent import fake_kubelet
-from tests.agent.agents import NVIDIAS_BUT_CDI, running
+from tests.agent.agents import NVIDIAS_BUT_CDI, Node, running, uuid
 from tests.agent.plugin.nics import FOUR, machine
 
 GPU = "nvidia.com/gpu"
@@ -32,6 +33,17 @@ def pod(name: str, gpus: int = 1, env: dict[str, str] | None = None, rdma: bool 
     made["spec"]["containers"][0]["env"] = [{"name": key, "value": value} for key, value in (env or {}).items()]
     made["metadata"]["annotations"] |= annotations
     return made
+
+
+def join(node: Node, place: Path, events: list[PodEvent]) -> None:
+    node.plugins.join(JobNetwork(NcclFiles(place / "nccl"), lambda: node.host, lambda: node.config, events.append))
+
+
+async def admitted(node: Node, one: dict[str, Any]) -> dict[str, str]:
+    """The variables of its container. With all of the NUMA nodes the kubelet has no choice for a pod with all GPUs, as
+    for each pod behind a fence, and asks for no preference."""
+    ((_, resources), *_) = (await node.kubelet.admit(one, frozenset({0, 1}))).items()
+    return dict(resources[GPU].answer.envs)
 
 
 @pytest.fixture
@@ -88,14 +100,15 @@ async def test_replicas_of_shared_gpus_get_none(place: Path) -> None:
 
 async def test_where_several_pods_wait_only_what_is_right_for_all_is_set(place: Path) -> None:
     own = pod("b", env={"NCCL_SOCKET_IFNAME": "eth0"}, rdma=True)
-    variables, _, events = await asked(place, ON, pod("a", rdma=True), own)
+    variables, _, _ = await asked(place, ON, pod("a", rdma=True), own)
     # UCX lists the interface behind the NICs for one of them alone.
-    assert variables.keys() == {"NCCL_IB_HCA", EXPLANATION} and not events
+    assert variables.keys() == {"NCCL_IB_HCA", EXPLANATION}
 
 
 async def test_an_opt_out_of_one_of_several_counts_for_all(place: Path) -> None:
     out = pod("b", annotations={"dovetail.dev/network-environment": "false"})
-    assert await asked(place, ON, pod("a"), out) == ({}, [], [])
+    variables, mounts, _ = await asked(place, ON, pod("a"), out)
+    assert not variables and not mounts
 
 
 async def test_a_pod_with_chosen_devices_is_certain(place: Path) -> None:
@@ -118,8 +131,8 @@ async def test_a_value_that_refers_to_another_variable_is_not_judged(place: Path
 
 async def test_so_it_is_where_the_kubelet_has_no_choice_left(place: Path) -> None:
     out = pod("b", 4, devices="0,1,2,3", annotations={"dovetail.dev/network-environment": "false"})
-    variables, _, events = await asked(place, ON, out, pod("a", 4))
-    assert not variables and not events
+    variables, _, _ = await asked(place, ON, out, pod("a", 4))
+    assert not variables
     variables, _, (event,) = await asked(place, ON, pod("a", 4, devices="0,1,2,3"), pod("b", 4))
     assert variables and event.pod == "a"
 
@@ -144,3 +157,84 @@ async def test_a_pod_that_takes_the_gpus_of_one_that_has_ended_gets_its_own(plac
                 await node.settled(lambda: "uid-first" not in {known.uid for known in node.chosen.pods})
     assert [EXPLANATION in one for one in answers] == [True, False, False]
     assert [one.pod for one in events] == ["first"]
+
+
+async def test_a_pod_that_the_watch_shows_later_than_the_kubelets_own_gets_its_variables(place: Path) -> None:
+    events: list[PodEvent] = []
+    async with running(place, ON, machine(*FOUR)) as node:
+        join(node, place, events)
+        late = pod("late", 4, devices="0,1,2,3", rdma=True)
+        admitting = asyncio.create_task(admitted(node, late))
+        await asyncio.sleep(0.02)
+        node.api.store.put_raw("pods", late)
+        assert "NCCL_SOCKET_IFNAME" in await admitting
+    assert [one.pod for one in events] == ["late"]
+
+
+async def test_a_pod_that_the_watch_does_not_show_is_read(place: Path) -> None:
+    events: list[PodEvent] = []
+    async with running(place, ON, machine(*FOUR)) as node:
+        join(node, place, events)
+        node.stop_watching()
+        unseen = pod("unseen", 4, devices="0,1,2,3", rdma=True)
+        node.api.store.put_raw("pods", unseen)
+        assert "NCCL_SOCKET_IFNAME" in await admitted(node, unseen)
+        # So it is with a choice of the kubelet left, which asks for a preference then.
+        node.kubelet.remove("uid-unseen")
+        node.api.delete("pods", "default", "unseen")
+        other = pod("other", 1, devices="2", rdma=True)
+        node.api.store.put_raw("pods", other)
+        assert (await admitted(node, other))["NCCL_IB_HCA"] == "=mlx5_2"
+    assert [one.pod for one in events] == ["unseen", "other"]
+
+
+async def test_a_container_whose_pod_is_known_too_late_gets_nothing_and_its_pod_an_event(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[PodEvent] = []
+    async with running(place, ON, machine(*FOUR)) as node:
+        join(node, place, events)
+        static = pod("static", 4)
+        assert EXPLANATION not in await admitted(node, static)
+        assert "its pod is not known" in caplog.text
+        node.works(static)
+        await node.settled(lambda: bool(events))
+    (event,) = events
+    assert (event.pod, event.reason, event.warns) == ("static", LACKING_REASON, True)
+    assert "did not know the pod" in event.note
+
+
+@pytest.mark.parametrize("out", [False, True])
+async def test_the_event_of_a_pod_that_was_not_certain_comes_when_the_kubelet_lists_its_gpus(
+    place: Path, out: bool
+) -> None:
+    events: list[PodEvent] = []
+    async with running(place, ON, machine(*FOUR)) as node:
+        join(node, place, events)
+        choice = {"dovetail.dev/network-environment": "false"} if out else {"b": "c"}
+        one, other = pod("one", 4, rdma=True), pod("other", 4, env={"NCCL_IB_HCA": "mlx5_0"}, annotations=choice)
+        for each in (one, other):
+            node.api.store.put_raw("pods", each)
+        await node.settled(lambda: len([*node.chosen.pods]) == 2)
+        assert ("NCCL_SOCKET_IFNAME" in await admitted(node, one)) is not out
+        node.api.store.put_raw("pods", one | {"status": {"phase": "Running"}})
+        await node.settled(lambda: bool(events))
+    (event,) = events
+    assert (event.pod, event.reason) == ("one", LACKING_REASON)
+    assert ("another container" if out else "set NCCL_SOCKET_IFNAME") in event.note
+    assert ("has opted out" if out else "left out what is not right for each of the 2 containers") in event.note
+
+
+async def test_a_preference_for_a_pod_that_has_ended_gives_its_network_to_no_other(place: Path) -> None:
+    async with running(place, ON, machine(*FOUR)) as node:
+        join(node, place, [])
+        out = pod("out", 1, devices="2", annotations={"dovetail.dev/network-environment": "false"})
+        node.api.store.put_raw("pods", out)
+        await node.settled(lambda: len([*node.chosen.pods]) == 1)
+        offer = node.plugins.offered[GPU]
+        assert [*await node.plugins._prefer(offer, [*offer.devices], [], 1)] == [uuid(2)]
+        node.api.delete("pods", "default", "out")
+        then = pod("then", 1, devices="2", rdma=True)
+        node.api.store.put_raw("pods", then)
+        await node.settled(lambda: [known.name for known in node.chosen.pods] == ["then"])
+        assert (await node.plugins._answers.network(offer, [uuid(2)])).env

@@ -78,12 +78,12 @@ def test_an_hca_without_character_devices_is_not_offered() -> None:
     assert not rdma_offers(bare, resource(vendors=("15b3",)))[NAME].devices
 
 
-def test_a_container_gets_the_devices_of_all_selected_hcas_and_nothing_else() -> None:
+async def test_a_container_gets_the_devices_of_all_selected_hcas_and_nothing_else() -> None:
     offer = rdma_offers(MACHINE, resource(ifNames=("ib0",)))[NAME]
     assert rdma_offers(MACHINE, resource(ifNames=("ib0",)), Path("/host/dev"))[NAME].device_nodes == {
         path: f"/host{path}" for path in (*nodes(0), COMMON)
     }
-    found = Answers(Config(), no_edits, no_mps).allocate(offer, ["2", "0"])
+    found = await Answers(Config(), no_edits, no_mps).allocate(offer, ["2", "0"])
     assert [(one.host_path, one.container_path, one.permissions) for one in found.devices] == [
         (path, path, "rwm") for path in (*nodes(0), COMMON)
     ]

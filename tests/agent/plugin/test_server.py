@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def offered(config: Config, unhealthy: Sequence[str] = (), **options: Any) -> Re
 
 
 def answer(config: Config, ids: Sequence[str], **options: Any) -> wire.ContainerAllocateResponse:
-    return Answers(config, edits, mps).allocate(offered(config, **options), ids)
+    return asyncio.run(Answers(config, edits, mps).allocate(offered(config, **options), ids))
 
 
 def test_by_default_devices_are_passed_by_cdi_alone_whatever_the_image_sets() -> None:
@@ -111,17 +112,17 @@ def test_more_than_one_replica_is_refused_if_so_configured() -> None:
         answer(shared, [f"{uuid(1)}::1", f"{uuid(0)}::1"])
 
 
-def test_unknown_and_unhealthy_devices_are_refused() -> None:
+async def test_unknown_and_unhealthy_devices_are_refused() -> None:
     answers = Answers(Config(), no_edits, no_mps)
     offer = offered(Config(), [one.uuid for one in unhealthy(2)])
     with pytest.raises(RequestRefused, match=f"{uuid(7)} is not offered as {GPU}"):
-        answers.allocate(offer, [uuid(1), uuid(7)])
+        await answers.allocate(offer, [uuid(1), uuid(7)])
     with pytest.raises(RequestRefused, match=f"{uuid(2)} is unhealthy"):
-        answers.allocate(offer, [uuid(1), uuid(2)])
+        await answers.allocate(offer, [uuid(1), uuid(2)])
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_channel_of_imex_is_named_to_nvidias_runtime_where_the_node_has_it(there: bool) -> None:
+async def test_a_channel_of_imex_is_named_to_nvidias_runtime_where_the_node_has_it(there: bool) -> None:
     node = DeviceNode("/dev/nvidia-caps-imex-channels/channel0")
 
     def with_channel(uuids: Sequence[str]) -> Edits:
@@ -133,7 +134,7 @@ def test_a_channel_of_imex_is_named_to_nvidias_runtime_where_the_node_has_it(the
         ("cdi-cri", set()),
     ):
         config = Config(device_list_strategies=(strategy,), imex_channels=(0,))
-        found = Answers(config, with_channel, mps).allocate(offered(config), [uuid(1)])
+        found = await Answers(config, with_channel, mps).allocate(offered(config), [uuid(1)])
         channels = {found.envs[name] for name in found.envs if "IMEX" in name}
         channels |= {mount.container_path for mount in found.mounts if "imex" in mount.container_path}
         assert channels == (named if there else set())

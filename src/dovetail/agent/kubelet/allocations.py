@@ -7,16 +7,12 @@ Rules
   for a node, resource and size, so usually there is one candidate. Of several the first counts whose chosen devices are
   available.
 - A pod is in flight until the kubelet has started it (Running, or with statuses of containers), until it has ended, or
-  until each of its containers has its devices. Inside a pod the kubelet serves the init containers first, in the order
-  of the spec.
-- The chosen devices are in the annotation dovetail.dev/devices: indices of GPUs ("0,1"), or MIG instances
-  ("0/1g.5gb@6"). An entry is called a part, and is kept as written. A value that is not such a list is a fault; the pod
-  then counts as one without chosen devices. The choice is `recorded` if the scheduler's record of the pod
-  (`kube.translate.bound`) has the same value: only then the scheduler's accounting has it.
-- A resource that a container has through a claim (`extendedResourceClaimStatus`) is not requested here.
+  until each of its containers has its devices.
 - The kubelet calls once for each container, so each call is for another container than the one before; after a restart
-  the kubelet calls again. A call that arrives before its pod waits for the watch, `wait_s` at most. So does a call for
-  which all known candidates have unavailable devices: it may be for a pod that the watch has not shown yet.
+  the kubelet calls again.
+- The kubelet's own watch can be ahead of ours, so a call can arrive before its pod. It waits for our watch, and after
+  `_READ_AFTER_S` for a read of the node's pods, which has every pod that the kubelet can have seen; `wait_s` at most.
+  So does a call for which all known candidates have unavailable devices.
 - After the kubelet has lost its checkpoint, started pods without devices are candidates too, after all others.
 This module has parts only; `plugin.offers` maps them to device ids.
 """
@@ -25,84 +21,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from dovetail.agent.kubelet.container_networks import ContainerNetwork, networks_of
+from dovetail.agent.kubelet.bound_pods import BoundPod, bound_pod, started
+from dovetail.agent.kubelet.container_networks import ContainerNetwork
 from dovetail.agent.kubelet.podresources import PodDevices
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.decoding import Key
+from dovetail.kube.api.errors import KubeError
+from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import PODS
-from dovetail.kube.nodes import instances
-from dovetail.kube.objects.base import Quantity
-from dovetail.kube.objects.pods import SIDECAR, Container
 from dovetail.kube.objects.pods_on_node import PodOnNode
-from dovetail.kube.translate.annotations import DEVICES
-from dovetail.kube.translate.bound import read
 
-_CARD = re.compile(r"0|[1-9][0-9]?")
+log = logging.getLogger(__name__)
+
 _WAIT_S = 2.0
-
-
-class ContainerRequest(Struct, frozen=True):
-    """How many devices of a resource a container requests. `listed`: PodResources lists the container; it does not list
-    init containers that end."""
-
-    container: str
-    size: int
-    listed: bool
-
-
-class BoundPod(Struct):
-    """A pod of this node.
-
-    written, parts: the annotation dovetail.dev/devices, and its parts; None if no devices were chosen.
-    fault: what is wrong with the annotation, "" if nothing is.
-    recorded: the scheduler's record of the pod has the same choice.
-    requests, open: all requests by resource, and those that are not served yet.
-    started: the kubelet has started it.
-    fresh: it was bound after the kubelet had registered this process.
-    networks: by the name of a container what it can use of the network.
-    allocated: by resource the parts that Allocate returned.
-    held: by resource the ids that PodResources lists."""
-
-    namespace: str
-    name: str
-    uid: str
-    written: str
-    parts: tuple[str, ...] | None
-    fault: str
-    recorded: bool
-    requests: dict[str, tuple[ContainerRequest, ...]]
-    open: dict[str, list[ContainerRequest]]
-    started: bool
-    fresh: bool
-    networks: dict[str, ContainerNetwork] = field(default_factory=dict)
-    allocated: dict[str, set[str]] = field(default_factory=dict)
-    held: dict[str, frozenset[str]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    def wants(self, resource: str, size: int) -> bool:
-        return any(request.size == size for request in self.open.get(resource, ()))
-
-    def serve(self, resource: str, size: int) -> None:
-        """Remove one open request of this size: it is being served."""
-        self.open[resource].remove(next(request for request in self.open[resource] if request.size == size))
-
-    def unconfirmed(self, resource: str) -> bool:
-        """Whether it must have devices of the resource that PodResources has not shown yet."""
-        served = self.started or resource in self.allocated
-        listed = any(request.listed for request in self.requests.get(resource, ()))
-        return served and listed and resource not in self.held
-
-    def passing(self, resource: str) -> bool:
-        """Whether an init container that ends, and is then no longer listed, has devices of the resource."""
-        return not all(request.listed for request in self.requests.get(resource, ()))
+_READ_AFTER_S = 0.2
+"""How long the watch has to show a pod before the pods are read."""
 
 
 class ConfirmedDevices(Struct, frozen=True):
@@ -117,9 +56,12 @@ class Allocations:
     """The pods of the node `node_name`, kept up to date by `run`. `synced` is set once all are known."""
 
     def __init__(self, client: Client, node_name: str, *, wait_s: float = _WAIT_S) -> None:
-        params = {"fieldSelector": f"spec.nodeName={node_name}"}
-        self._reflector = Reflector(client, PODS, PodOnNode, self.update, params=params)
+        self._client = client
+        self._params = {"fieldSelector": f"spec.nodeName={node_name}"}
+        self._reflector = Reflector(client, PODS, PodOnNode, self.update, params=self._params)
         self._wait_s = wait_s
+        self._ahead: dict[str, tuple[Key, int]] = {}
+        """The pods, by uid, that a read has shown before the watch, with the version of the read."""
         self._pods: dict[str, BoundPod] = {}
         self._changed = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
@@ -158,10 +100,21 @@ class Allocations:
             if ended:
                 self._pods.pop(pod.metadata.uid, None)
             elif pod.metadata.uid not in self._pods:
-                self._pods[pod.metadata.uid] = _bound(pod, fresh=self.synced.is_set())
+                self._pods[pod.metadata.uid] = bound_pod(pod, fresh=self.synced.is_set())
             else:
-                self._pods[pod.metadata.uid].started |= _started(pod)
+                self._pods[pod.metadata.uid].started |= started(pod)
+        self._forget_ended()
         self._notify()
+
+    def _forget_ended(self) -> None:
+        """Forget the pods that a read has shown and that had ended before the watch could show them."""
+        seen, known = _number(self._reflector.resource_version), self._reflector.known
+        for uid, (key, as_of) in [*self._ahead.items()]:
+            shown = key in known and known[key].metadata.uid == uid
+            if shown or seen >= as_of:
+                del self._ahead[uid]
+                if not shown:
+                    self._pods.pop(uid, None)
 
     def _notify(self) -> None:
         self._changed.set()
@@ -174,16 +127,57 @@ class Allocations:
 
         `fits` returns whether the devices chosen for a pod are among those that the kubelet offers. A pod for which it
         is False is returned only if no other pod is in flight."""
-        pod: BoundPod | None = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._wait_s):
-                while (pod := next(filter(fits, self._in_flight(resource, size)), None)) is None:
-                    await self._changed.wait()
-        pod = pod or next(iter(self._in_flight(resource, size)), None)
+
+        def found() -> BoundPod | None:
+            return next(filter(fits, self._in_flight(resource, size)), None)
+
+        await self._known(lambda: found() is not None)
+        pod = found() or next(iter(self._in_flight(resource, size)), None)
         if pod is None:
             return next((pod for pod in self._without_devices(resource, size) if fits(pod)), None)
         pod.serve(resource, size)
         return pod
+
+    async def asker_known(self, resource: str, parts: Collection[str], preferred: BoundPod | None) -> None:
+        """Return when `askers` has the pod for which Allocate is called now, or cannot have it."""
+
+        def known() -> bool:
+            pods = self._that_ask(resource, parts, preferred)
+            return any(pod is preferred or pod.parts is None or {*parts} <= {*pod.parts} for pod in pods)
+
+        await self._known(known)
+
+    async def _known(self, known: Callable[[], bool]) -> None:
+        """Return when it is so, or no pod that the kubelet can have seen makes it so; after `wait_s` at the latest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._wait_s):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_READ_AFTER_S):
+                        await self._changes_until(known)
+                if not known() and not await self._read():
+                    await self._changes_until(known)
+
+    async def _changes_until(self, known: Callable[[], bool]) -> None:
+        while not known():
+            await self._changed.wait()
+
+    async def _read(self) -> bool:
+        """Read the node's pods from the API server, and add those that the watch has not shown yet. Returns whether it
+        answered."""
+        try:
+            listing = await list_all(self._client, PODS, PodOnNode, params=self._params)
+        except KubeError as error:
+            log.warning("the pods of the node cannot be read: %s", error)
+            return False
+        as_of = _number(listing.resource_version)
+        if as_of > _number(self._reflector.resource_version):
+            new = {key: pod for key, pod in listing.objects.items() if pod.metadata.uid not in self._pods}
+            if new:
+                self.update([Change("added", pod) for pod in new.values()])
+            self._ahead |= {
+                pod.metadata.uid: (key, as_of) for key, pod in new.items() if pod.metadata.uid in self._pods
+            }
+        return True
 
     async def drained(self, resources: Collection[str], *, quiet_s: float, within_s: float) -> None:
         """Return when no pod has waited for one of the resources for `quiet_s`, and after `within_s` at the latest. The
@@ -237,10 +231,10 @@ class Allocations:
     ) -> list[tuple[BoundPod, ContainerNetwork]]:
         """The containers for one of which Allocate is called now with these parts, with their pods. `preferred` is the
         pod for which GetPreferredAllocation returned the same devices before. A pod for which they were chosen is the
-        only one; else it is one of those in flight."""
+        only one; else it is one of those in flight, or a started pod whose devices the kubelet has lost."""
         size = len(parts)
-        pods = [] if preferred is None else [preferred]
-        pods += [pod for pod in self._in_flight(resource, size) if pod is not preferred]
+        pods = self._that_ask(resource, parts, preferred)
+        pods = pods or [pod for pod in self._without_devices(resource, size) if resource not in pod.allocated]
         chosen = [pod for pod in pods if pod.parts is not None and {*parts} <= {*pod.parts}]
         return [
             (pod, pod.networks[request.container])
@@ -248,6 +242,11 @@ class Allocations:
             for request in pod.requests.get(resource, ())
             if request.size == size
         ]
+
+    def _that_ask(self, resource: str, parts: Collection[str], preferred: BoundPod | None) -> list[BoundPod]:
+        """`preferred`, unless it has ended, and the pods in flight."""
+        pods = [] if preferred is None or self._pods.get(preferred.uid) is not preferred else [preferred]
+        return pods + [pod for pod in self._in_flight(resource, len(parts)) if pod is not preferred]
 
     def kubelet_restarted(self) -> None:
         """Reset the pods that the kubelet had not started: it will call for them again."""
@@ -286,53 +285,8 @@ class Allocations:
 
 
 def _version(change: Change[PodOnNode]) -> int:
-    version = change.object.metadata.resource_version
+    return _number(change.object.metadata.resource_version)
+
+
+def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
-
-
-def _started(pod: PodOnNode) -> bool:
-    statuses = pod.status.container_statuses or pod.status.init_container_statuses
-    return pod.status.phase == "Running" or bool(statuses)
-
-
-def _bound(pod: PodOnNode, *, fresh: bool) -> BoundPod:
-    meta, claims = pod.metadata, pod.status.extended_resource_claim_status
-    mapped = {(one.container_name, one.resource_name) for one in (claims.request_mappings or () if claims else ())}
-    requests: dict[str, list[ContainerRequest]] = {}
-    # The kubelet serves init containers first.
-    for containers, init in ((pod.spec.init_containers, True), (pod.spec.containers, False)):
-        for one in containers:
-            listed = not init or one.restart_policy == SIDECAR
-            for resource, size in _amounts(one):
-                if (one.name, resource) not in mapped:
-                    requests.setdefault(resource, []).append(ContainerRequest(one.name, size, listed))
-    written = meta.annotations.get(DEVICES, "")
-    parts = parts_of(written) if written else None
-    fault = f"{written!r} is not a list of devices such as 0,1 or 0/1g.5gb@6" if written and parts is None else ""
-    frozen = {resource: tuple(found) for resource, found in requests.items()}
-    recorded = read(pod).bound.devices == written
-    return BoundPod(
-        meta.namespace, meta.name, meta.uid, written, parts, fault, recorded, frozen, requests, _started(pod), fresh,
-        networks_of(pod),
-    )  # fmt: skip
-
-
-def _amounts(container: Container) -> Iterable[tuple[str, int]]:
-    """(resource, number) of each extended resource. The API server refuses amounts that are not whole numbers."""
-    for resource, amount in container.resources.limits.items():
-        size = _whole(amount)
-        if "/" in resource and size > 0:
-            yield resource, size
-
-
-def _whole(amount: Quantity) -> int:
-    text = str(amount)
-    return int(text) if text.isdecimal() else 0
-
-
-def parts_of(written: str) -> tuple[str, ...] | None:
-    """The parts that the annotation lists; None if it is not a list of different devices."""
-    parts = tuple(written.split(","))
-    named = [part for part in parts if "/" in part]
-    valid = all(_CARD.fullmatch(part) for part in parts if "/" not in part)
-    return parts if valid and len({*parts}) == len(parts) and all(map(instances.written, named)) else None

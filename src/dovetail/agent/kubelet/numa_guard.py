@@ -30,7 +30,8 @@ import msgspec
 
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.kubelet.allocations import Allocations, parts_of
+from dovetail.agent.kubelet.allocations import Allocations
+from dovetail.agent.kubelet.bound_pods import parts_of
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import Settling
 from dovetail.kube.api.client import MERGE_PATCH, Client

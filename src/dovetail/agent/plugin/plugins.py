@@ -19,7 +19,8 @@ from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.cdi import Edits
 from dovetail.agent.config import Config
 from dovetail.agent.health.health import Unhealthy
-from dovetail.agent.kubelet.allocations import Allocations, BoundPod
+from dovetail.agent.kubelet.allocations import Allocations
+from dovetail.agent.kubelet.bound_pods import BoundPod
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin import preferred_allocation, rdma
@@ -100,13 +101,16 @@ class DevicePlugins:
     def join(self, network: JobNetwork) -> None:
         """From now on containers with whole GPUs get its edits."""
 
-        def edits(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
+        async def edits(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
+            if not network.wanted:
+                return Edits()
             named, pod = self._named.get(offer.resource, (frozenset(), None))
-            parts = [offer.part(uuid) or "" for uuid in uuids]
-            askers = self._chosen.askers(offer.resource, parts, pod if named == {*uuids} else None)
-            return network.edits(uuids, askers)
+            asked = offer.resource, [offer.part(uuid) or "" for uuid in uuids], pod if named == {*uuids} else None
+            await self._chosen.asker_known(*asked)
+            return network.edits(uuids, self._chosen.askers(*asked))
 
         self._answers.network = edits
+        self._readback.confirmed = network.confirmed
 
     @property
     def faults(self) -> tuple[str, ...]:

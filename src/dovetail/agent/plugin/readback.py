@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.kubelet.allocations import Allocations, BoundPod
+from dovetail.agent.kubelet.allocations import Allocations
+from dovetail.agent.kubelet.bound_pods import BoundPod
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.plugin.offers import ResourceOffer
 from dovetail.kube.objects.topology import DeviceDifference
@@ -30,9 +31,14 @@ _SOON_S = 0.05
 _LATEST_S = 30.0
 
 
+def _no_matter(pod: BoundPod, ids: Collection[str]) -> None:
+    return
+
+
 class ReadBack:
-    """`report` is called with all differences whenever they change. `count` is how often a pod has had other devices
-    than the chosen ones. `faults` are messages for the operator."""
+    """`report` is called with all differences whenever they change, `confirmed`, which is set later, with each pod and
+    the ids that it has, once they are known. `count` is how often a pod has had other devices than the chosen ones.
+    `faults` are messages for the operator."""
 
     def __init__(
         self,
@@ -43,6 +49,7 @@ class ReadBack:
     ) -> None:
         self.differences: tuple[DeviceDifference, ...] = ()
         self.count = 0
+        self.confirmed: Callable[[BoundPod, Collection[str]], None] = _no_matter
         self._chosen, self._kubelet, self._offers, self._report = chosen, kubelet, offers, report
         self._due = asyncio.Event()
         self._first = True
@@ -111,6 +118,7 @@ class ReadBack:
                 log.error("%s", self._strange[held.resource])
             elif held.pod.fresh:
                 self._strange.pop(held.resource, None)
+            self.confirmed(held.pod, held.ids)
         self.compare()
 
     def compare(self) -> None:

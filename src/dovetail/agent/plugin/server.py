@@ -6,7 +6,7 @@ Rules
 - Allocate refuses devices that are not offered or unhealthy, and more than one replica if the configuration forbids it.
   The kubelet then rejects the pod with the reason.
 - With CDI alone NVIDIA_VISIBLE_DEVICES is `void`: an image that sets `all` gets no GPU by that.
-- Allocate does not wait.
+- Allocate waits only where the container is to get what its network needs and its pod is not known yet, for a moment.
 Source: k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1; NVIDIA k8s-device-plugin (internal/plugin/server.go) for what the
 strategies put into the answer.
 """
@@ -45,7 +45,7 @@ class RequestRefused(Exception):
     """These devices are not allocated; the message has the reason."""
 
 
-def _no_network(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
+async def _no_network(offer: ResourceOffer, uuids: Sequence[str]) -> Edits:
     return Edits()
 
 
@@ -61,9 +61,9 @@ class Answers:
         mps: Callable[[str, Sequence[str]], Edits],
     ) -> None:
         self.config, self._gpu_edits, self._mps = config, gpu_edits, mps
-        self.network: Callable[[ResourceOffer, Sequence[str]], Edits] = _no_network
+        self.network: Callable[[ResourceOffer, Sequence[str]], Awaitable[Edits]] = _no_network
 
-    def allocate(self, offer: ResourceOffer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
+    async def allocate(self, offer: ResourceOffer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
         """The answer for the devices `ids`. Raises RequestRefused."""
         unknown = [id for id in ids if id not in offer.devices]
         if unknown:
@@ -96,7 +96,7 @@ class Answers:
             except MpsError as error:
                 raise RequestRefused(str(error)) from error
         if offer.shared is None and not offer.profile:
-            _add(answer, self.network(offer, uuids))
+            _add(answer, await self.network(offer, uuids))
         return answer
 
     def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[AdvertisedDevice]) -> None:
@@ -253,7 +253,7 @@ class PluginServer:
         offer = self._offer
         try:
             for one in request.container_requests:
-                answer.container_responses.append(self._answers.allocate(offer, list(one.devices_ids)))
+                answer.container_responses.append(await self._answers.allocate(offer, list(one.devices_ids)))
         except RequestRefused as refused:
             await _fail(context, refused)
         for one in request.container_requests:
