@@ -73,14 +73,15 @@ def test_gpus_and_hcas_are_of_one_numa_node_and_a_pod_waits_for_both(cluster: Cl
 
 def pod_decides_for_its_variables(cluster: Cluster) -> None:
     """Also for those that the agent cannot know."""
-    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"UCX_NET_DEVICES": "lo"}}
+    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"NCCL_IB_HCA": "its"}}
     cluster.node.plane.request("POST", f"/api/v1/namespaces/{cluster.namespace}/configmaps", data)
     source = {"envFrom": [{"configMapRef": {"name": "own"}}], "env": [{"name": "NCCL_SOCKET_IFNAME", "value": "ib0"}]}
     cluster.pod("own", {GPU: 1, "rdma/numa1": 1}, container=source)
     runs(cluster, "own")
     env = cluster.node.resources_of(cluster.namespace, "own")["env"]
-    assert (env["UCX_NET_DEVICES"], env["NCCL_SOCKET_IFNAME"]) == ("lo", "ib0")
-    assert "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME" not in env and "NCCL_IB_HCA" in env["DOVETAIL_NETWORK_ENVIRONMENT"]
+    assert (env["NCCL_IB_HCA"], env["NCCL_SOCKET_IFNAME"]) == ("its", "ib0")
+    assert "set NCCL_IB_HCA==mlx5_" in env["DOVETAIL_NETWORK_ENVIRONMENT"]
+    assert {"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "UCX_NET_DEVICES"}.isdisjoint(env)
 
     def notes() -> dict[str, str]:
         path = f"/apis/events.k8s.io/v1/namespaces/{cluster.namespace}/events"

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.kubelet.container_networks import ContainerNetwork
+from dovetail.agent.kubelet.container_networks import ContainerNetwork, networks_of
 from dovetail.agent.machine.host import Host
 from dovetail.agent.machine.sysfs import HostInterface
 from dovetail.agent.plugin.network_environment import can_use_rdma, environment, summary
+from dovetail.kube.objects.pods_on_node import PodOnNode
 from tests.agent.agents import uuid
 from tests.agent.plugin.nics import FOUR, machine, nic
 
@@ -166,3 +168,29 @@ def test_a_long_value_is_cut_where_it_is_reported() -> None:
 )
 def test_which_container_can_use_rdma_devices(network: ContainerNetwork, can: bool) -> None:
     assert can_use_rdma(network, frozenset({"example.com/hca"})) is can
+
+
+def test_beside_variables_that_are_not_known_only_those_are_set_that_others_are_derived_from() -> None:
+    unknown = replace(POD, more_own=True)
+    found = machine(*FOUR, MANAGEMENT)
+    names = [one.name for one in environment(found, [uuid(0)], unknown, rdma=True).passed]
+    assert names == ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"]
+    text = summary(environment(found, [uuid(0)], unknown, rdma=True))
+    assert "left out NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME, UCX_NET_DEVICES, NVSHMEM_ENABLE_NIC_PE_MAPPING" in text
+    assert "envFrom" in text and "left out" not in summary(environment(found, [uuid(0)], POD, rdma=True))
+
+
+@pytest.mark.parametrize(
+    ("sources", "unknown"),
+    [
+        ([], False),
+        ([{"configMapRef": {"name": "a"}}], True),
+        ([{"prefix": "APP_", "secretRef": {"name": "a"}}], False),
+        ([{"prefix": "N", "configMapRef": {"name": "a"}}], True),
+        ([{"prefix": "NCCL_IB_", "configMapRef": {"name": "a"}}], True),
+        ([{"prefix": "APP_", "secretRef": {"name": "a"}}, {"secretRef": {"name": "b"}}], True),
+    ],
+)
+def test_what_env_from_may_bring_is_read_from_its_prefix(sources: list[dict[str, object]], unknown: bool) -> None:
+    document = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "envFrom": sources}]}}
+    assert networks_of(msgspec.convert(document, PodOnNode))["c"].more_own is unknown

@@ -2,8 +2,8 @@
 """What of a container on this node decides which interfaces and NICs it can use.
 
 Only variables with a prefix of `PREFIXES` are kept. One whose value comes from elsewhere (`valueFrom`, `$(NAME)`) has
-the value None; those that `envFrom` brings are not known. A pod that was too long to be read counts as one that has
-opted out.
+the value None. Those that `envFrom` brings are not known: the agent reads no ConfigMaps and Secrets. A pod that was too
+long to be read counts as one that has opted out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ContainerNetwork(Struct, frozen=True):
     """wanted: the pod has not opted out. host_network: it is on the network of the node. further_networks: it has
     interfaces beside that of the pod network. claims: the pod has devices by claims. privileged: it sees all
     devices of the node. resources: the extended resources that it requests. own: its own variables; None for a value
-    that is not in the pod."""
+    that is not in the pod. more_own: it may have further ones, by `envFrom`."""
 
     wanted: bool = True
     host_network: bool = False
@@ -34,6 +34,7 @@ class ContainerNetwork(Struct, frozen=True):
     privileged: bool = False
     resources: frozenset[str] = frozenset()
     own: Mapping[str, str | None] = {}
+    more_own: bool = False
 
 
 def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
@@ -51,6 +52,11 @@ def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
         privileged = one.security_context is not None and one.security_context.privileged
         found[one.name] = ContainerNetwork(
             wanted, spec.host_network, bool(meta.annotations.get(_NETWORKS)), bool(spec.resource_claims), privileged,
-            resources, own,
+            resources, own, any(_may_bring(source.prefix) for source in one.env_from),
         )  # fmt: skip
     return found
+
+
+def _may_bring(prefix: str) -> bool:
+    """Whether a name that begins so can be that of a variable that is kept."""
+    return any(prefix.startswith(one) or one.startswith(prefix) for one in PREFIXES)

@@ -7,8 +7,8 @@ Rules
   container gets no variables.
 - The container has the explanation in the variable DOVETAIL_NETWORK_ENVIRONMENT, and its pod an Event. A pod that was
   not certain has it once the kubelet lists the devices as its own.
-- The kubelet puts the variables of the pod after those of a device plugin, so the pod's have precedence; those of the
-  image have not.
+- The kubelet puts the variables of the pod, also those of `envFrom`, after those of a device plugin, so the pod's have
+  precedence; those of the image have not.
 Source: Kubernetes, pkg/kubelet/kubelet_pods.go (GenerateRunContainerOptions).
 """
 
@@ -127,4 +127,5 @@ def _agreed(found: Sequence[PassedEnvironment]) -> tuple[PassedEnvironment, bool
         return first, True
     passed = tuple(one for one in first.passed if all(one in other.passed for other in found))
     kept = first.kept if all(one.kept == first.kept for one in found) else ()
-    return PassedEnvironment(passed, kept), all(one.passed == first.passed for one in found)
+    left_out = first.left_out if all(one.left_out == first.left_out for one in found) else ()
+    return PassedEnvironment(passed, kept, left_out=left_out), all(one.passed == first.passed for one in found)

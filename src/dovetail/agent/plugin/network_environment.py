@@ -13,11 +13,14 @@ Rules
   NICs that are not for data: NVSHMEM_HCA_PE_MAPPING, a PE for each GPU in their order.
 - A pod that sets one variable of a group (interface, NICs) decides for the group: none of them is set. NCCL and PyTorch
   derive some of them from others.
+- A container with `envFrom` may set some that are not known here. The kubelet lets its own have precedence, so what
+  others are derived from is set, NCCL_SOCKET_IFNAME and NCCL_IB_HCA, and the rest of the groups is left out.
 - A value of the pod that names what the node does not have is kept, and reported.
 
 Sources: NCCL, user guide, environment variables (NCCL_SOCKET_IFNAME, NCCL_IB_HCA: `=` for whole names); NVSHMEM, API
 documentation, environment variables (NVSHMEM_HCA_PE_MAPPING: `hca:port:count`, with NVSHMEM_ENABLE_NIC_PE_MAPPING);
-OpenUCX, FAQ and `ucx_info -cf` (UCX_NET_DEVICES).
+OpenUCX, FAQ and `ucx_info -cf` (UCX_NET_DEVICES); PyTorch, torch/csrc/distributed/c10d/symm_mem/nvshmem_extension.cu
+(maybe_initialize_env_vars).
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ HCA, HCA_LIST, HCA_MAPPING = "NCCL_IB_HCA", "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_
 BOOTSTRAP, MAPS = "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "NVSHMEM_ENABLE_NIC_PE_MAPPING"
 _INTERFACE_GROUP = frozenset({SOCKET, BOOTSTRAP, "NCCL_SOCKET_FAMILY"})
 _NIC_GROUP = frozenset({HCA, UCX, HCA_LIST, HCA_MAPPING, MAPS, "UCX_TLS", "NCCL_IB_DISABLE"})
+_OF_WHICH_OTHERS_ARE_DERIVED = (SOCKET, HCA)
 POD_INTERFACE = "eth0"
 _UNUSABLE = ("ovs-system",)
 """Masters that have no address themselves: the switch of Open vSwitch."""
@@ -52,11 +56,13 @@ class PassedVariable(Struct, frozen=True):
 
 
 class PassedEnvironment(Struct, frozen=True):
-    """What a container gets, what of its own stays in force, and what of that cannot be right."""
+    """What a container gets, what of its own stays in force, what of that cannot be right, and what is left out as the
+    container may have others that are not known."""
 
     passed: tuple[PassedVariable, ...] = ()
     kept: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def environment(
@@ -73,7 +79,13 @@ def environment(
         beside = chosen if _INTERFACE_GROUP.isdisjoint(own) and (rdma or not _may_have_nics(network)) else ""
         passed += _nics(host, uuids, beside, rdma)
     kept = tuple(sorted(own.keys() & (_INTERFACE_GROUP | _NIC_GROUP)))
-    return PassedEnvironment(tuple(passed), kept, tuple(_wrong(host, network)))
+    left_out = [one for one in passed if network.more_own and one.name not in _OF_WHICH_OTHERS_ARE_DERIVED]
+    return PassedEnvironment(
+        tuple(one for one in passed if one not in left_out),
+        kept,
+        tuple(_wrong(host, network)),
+        tuple(one.name for one in left_out),
+    )
 
 
 def can_use_rdma(network: ContainerNetwork, resources: frozenset[str]) -> bool:
@@ -192,6 +204,8 @@ def summary(environment: PassedEnvironment) -> str:
         for why, same in _by_reason(environment.passed).items()
     ]
     parts += [f"kept {', '.join(environment.kept)} of the pod"] if environment.kept else []
+    if environment.left_out:
+        parts += [f"left out {', '.join(environment.left_out)}: envFrom of the container may have others of their kind"]
     return "; ".join([*parts, *environment.wrong])
 
 

@@ -17,12 +17,19 @@ class ContainerVariable(Wire, frozen=True):
     value_from: VariableSource | None = None
 
 
+class VariablesOfObject(Wire, frozen=True):
+    """All values of a ConfigMap or Secret as variables; only how their names begin is read."""
+
+    prefix: str = ""
+
+
 class ContainerSecurity(Wire, frozen=True):
     privileged: bool = False
 
 
 class ContainerOnNode(Container, frozen=True):
     env: tuple[ContainerVariable, ...] = ()
+    env_from: tuple[VariablesOfObject, ...] = ()
     security_context: ContainerSecurity | None = None
 
 
