@@ -90,6 +90,7 @@ KUBE_FOR_CLI = {
         "queue_changes",
     ),
     *("reading.gpu_exporters", "reading.lists", "reading.live_cluster", "reading.prometheus", "reading.prometheus_api"),
+    "reading.network_events",
     "reading.engines",
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.folders", "manifests.record", "manifests.templates"),

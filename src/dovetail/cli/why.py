@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_whole
-from dovetail.cli.cluster import ClusterSource, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options, run
 from dovetail.cli.console import Console
 from dovetail.cli.engine_loads import engine_loads
 from dovetail.cli.names import complete_jobs_and_queues
@@ -62,11 +62,32 @@ def command(
         cluster = source.read()
         with looking_ahead() as watch:
             found = explained(source, cluster, asked, watch)
-    answers = tuple(found.answers)
+    answers = _with_network(tuple(found.answers), source)
     if url:
         answers = _with_engines(answers, access_of(url, token, authority, tenant))
     # That of a snapshot is known now.
     _print(answers, source.now_ms, form)
+
+
+def _with_network(answers: tuple[AnyWhy, ...], source: ClusterSource) -> tuple[AnyWhy, ...]:
+    """With what the agents did for the network of the pods that are on nodes. Without the right to list Events nothing is added."""
+    from dovetail.kube.reading.network_events import read_network_events
+    from dovetail.views.why_types import NetworkNote, Why
+
+    bound = sorted({pod for one in answers if isinstance(one, Why) for pod in one.bound})
+    if source.config is None or not bound:
+        return answers
+    namespace, _, name = bound[0].partition("/")
+    try:
+        work = read_network_events(source.config, namespace, name if len(bound) == 1 else "")
+        events = run(work, source.config.server, small=True)
+    except click.ClickException:
+        return answers
+    notes = tuple(NetworkNote(f"{namespace}/{one.regarding.name}", one.type == "Warning", one.note) for one in events)
+    return tuple(
+        replace(one, network=tuple(note for note in notes if note.pod in one.bound)) if isinstance(one, Why) else one
+        for one in answers
+    )
 
 
 def _with_engines(answers: Sequence[AnyWhy], access: PrometheusAccess) -> tuple[AnyWhy, ...]:

@@ -15,7 +15,7 @@ from dovetail.monitoring.engine_load import EngineLoad, sentence
 from dovetail.views.amounts import listed, shown
 from dovetail.views.held_types import DeviceHolder, HeldPart
 from dovetail.views.queue_types import QueueShare
-from dovetail.views.why_types import PodLease, QueueTerm, Reserved, Why, WhyQueue
+from dovetail.views.why_types import NetworkNote, PodLease, QueueTerm, Reserved, Why, WhyQueue
 
 _MEANING = {
     "NotOurs": "belongs to another scheduler",
@@ -29,6 +29,7 @@ _MEANING = {
 _NODES_SHOWN = 3
 _DEVICES_SHOWN = 8
 _ENGINES_SHOWN = 16
+_NOTES_SHOWN = 8
 
 
 def show(answer: Why, console: Console, now_ms: int) -> None:
@@ -82,6 +83,7 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print_rows(table, rows, _DEVICES_SHOWN)
     if answer.engines is not None:
         _engines(answer.engines, console)
+    _network(answer.network or (), console)
     if answer.repartition is not None:
         console.print(f"It would fit after a repartition of idle GPUs: {answer.repartition}")
     _holders("Pods that hold what is missing:", [one for one in answer.holders if not one.next], console)
@@ -109,6 +111,18 @@ def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> Non
         devices = (_some(holder.devices),) if which else ()
         table.add_row(foreign(holder.pod), holder.node, holder.resource, holder.amount, *devices)
     console.print(table)
+
+
+def _network(notes: Sequence[NetworkNote], console: Console) -> None:
+    """Print what the agents did for the network of its containers, pods with the same together."""
+    pods: dict[tuple[bool, str], dict[str, None]] = {}
+    for note in notes:
+        pods.setdefault((note.warns, note.note), {})[note.pod] = None
+    for (warns, text), having in [*pods.items()][:_NOTES_SHOWN]:
+        of = "" if len(having) == 1 else f" ({count(len(having), 'pod')})"
+        console.print(f"{'[yellow]attention:[/yellow] network' if warns else 'Network'}{of}: {foreign(text)}.")
+    if len(pods) > _NOTES_SHOWN:
+        console.print(f"... and {count(len(pods) - _NOTES_SHOWN, 'more note')} about the network: dovetail events.")
 
 
 def _engines(loads: Sequence[EngineLoad], console: Console) -> None:

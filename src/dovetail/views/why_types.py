@@ -78,6 +78,15 @@ class PodLease(Struct, frozen=True):
     shown: int
 
 
+class NetworkNote(Struct, frozen=True):
+    """What an agent reported of the network of the containers of `pod` "namespace/name". `warns`: something is
+    wrong."""
+
+    pod: str
+    warns: bool
+    note: str
+
+
 class Why(Struct, frozen=True):
     """The answer for a pod. `state` is Bound (to `node`), Placed (the next step binds it to `node`), Never or NotYet.
     The last two have a `code`, a `message`, and `head`, the message without the counts of nodes, which `rules` has.
@@ -95,7 +104,7 @@ class Why(Struct, frozen=True):
     one that the pod names. `granted` is what a request for a lease has from its start on, in words. `all_reduce` is
     what its job can expect where it is or will be; None where that is not known. `bound` are the first pods of all that
     has the name that are on nodes. `engines` is the load of the inference engines in them, None where their metrics
-    were not read."""
+    were not read. `network` is what their containers got for their network, None where the Events were not read."""
 
     pod: str
     state: str
@@ -127,6 +136,7 @@ class Why(Struct, frozen=True):
     all_reduce: AllReduce | None = None
     bound: tuple[str, ...] = ()
     engines: tuple[EngineLoad, ...] | None = None
+    network: tuple[NetworkNote, ...] | None = None
 
 
 class WhyQueue(Struct, frozen=True):
