@@ -77,7 +77,9 @@ def test_a_claimed_gpu_is_in_the_container_and_released_afterwards(cluster: Clus
         },
     }
     plane.kubectl("apply", "-f", "-", input=json.dumps(template))
-    cluster.agent("--claims", "--no-device-plugin")
+    config = cluster.folder / "config.yaml"
+    config.write_text("version: v1\nnetwork: {environment: true}\n")
+    cluster.agent("--claims", "--no-device-plugin", f"--config={config}")
     cluster.scheduler()
     slices = "/apis/resource.k8s.io/v1/resourceslices"
     cluster.until(lambda: plane.request("GET", slices)["items"], "slices are published")
@@ -85,11 +87,15 @@ def test_a_claimed_gpu_is_in_the_container_and_released_afterwards(cluster: Clus
     log = cluster.folder / "agent.log"
     cluster.until(lambda: "has registered the DRA driver" in log.read_text(), "the kubelet knows the driver")
     claims = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
-    for name in ("first", "second"):
-        cluster.pod(
-            name, {"cpu": "10m"}, resourceClaims=claims, container={"resources": {"claims": [{"name": "gpus"}]}}
-        )
+    for name, env in (("first", []), ("second", [{"name": "NCCL_SOCKET_IFNAME", "value": "lo"}])):
+        container = {"resources": {"claims": [{"name": "gpus"}]}, "env": env}
+        cluster.pod(name, {"cpu": "10m"}, resourceClaims=claims, container=container)
     runs(cluster, "first", "second")
+    for name, interface in (("first", "=eth0"), ("second", "lo")):
+        env = cluster.node.resources_of(cluster.namespace, name)["env"]
+        assert env["NCCL_SOCKET_IFNAME"] == interface
+        for other in ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "DOVETAIL_NETWORK_ENVIRONMENT"):
+            assert (other in env) is (name == "first")
     seen = [device_files(cluster.node.resources_of(cluster.namespace, name)) for name in ("first", "second")]
     assert [len(files) for files in seen] == [2, 2]
     assert not seen[0] & seen[1]

@@ -18,6 +18,7 @@ from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.config import Config
+from dovetail.agent.dra.claim_networks import ClaimNetworks
 from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
 from dovetail.agent.dra.partitions import Partitions
 from dovetail.agent.health.health import Unhealthy
@@ -92,13 +93,14 @@ class Offering:
         self.fencing: NumaGuard | None = None
         self.settling: Settling | None = None
         """The caller runs `fencing` and `settling` if they are set."""
-        nccl = NcclFiles(options.state_folder / "nccl")
+        files = NcclFiles(options.state_folder / "nccl")
+        network = JobNetwork(files, lambda: self._host, lambda: self._config, self._notify)
         if options.device_plugin:
             self._plugins = DevicePlugins(
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed, changed=registered,
             )  # fmt: skip
-            self._plugins.join(JobNetwork(nccl, lambda: self._host, lambda: self._config, self._notify))
+            self._plugins.join(network)
             self._plugins.dev_on_host = options.dev_root_on_host or options.dev_root
             self.settling = Settling(chosen, self._kubelet, self._plugins)
             self.settling.on_change(registered)
@@ -116,6 +118,7 @@ class Offering:
                 client, options.node_name, self._files, partitions, self._claims_held,
                 folders=folders, partitionable=options.partitionable, changed=changed,
             )  # fmt: skip
+            self._driver.join(ClaimNetworks(network, chosen))
 
     def _notify(self, event: PodEvent) -> None:
         if self.notice is not None:

@@ -70,7 +70,8 @@ def command(
 
 
 def _with_network(answers: tuple[AnyWhy, ...], source: ClusterSource) -> tuple[AnyWhy, ...]:
-    """With what the agents did for the network of the pods that are on nodes. Without the right to list Events nothing is added."""
+    """With what the agents did for the network of the pods that are on nodes; without, where the Events cannot be
+    read."""
     from dovetail.kube.reading.network_events import read_network_events
     from dovetail.views.why_types import NetworkNote, Why
 

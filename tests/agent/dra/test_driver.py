@@ -18,15 +18,21 @@ from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis import drahealth_pb2 as health
 from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import call, serve
+from dovetail.agent.config import Config
+from dovetail.agent.dra.claim_networks import ClaimNetworks
 from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
 from dovetail.agent.dra.publishing import SlicePublisher
 from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.machine.host import Host
+from dovetail.agent.plugin.job_network import EXPLANATION, JobNetwork
+from dovetail.agent.plugin.nccl_conf import NcclFiles
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from tests.agent.dra.device_node import Node, gpu, host, register
+from tests.agent.plugin.nics import FOUR, machine
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
@@ -36,6 +42,7 @@ DRIVER = "gpu.nvidia.com"
 PLUGIN = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 SMALL = "gpu-0-mig-1g5gb-19-3"
 SPEC = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
+ON = Config(network_environment=True)
 Json = dict[str, Any]
 
 
@@ -121,6 +128,29 @@ async def bench() -> AsyncIterator[Bench]:
         made = Bench(folder, playground, client)
         yield made
         await made.driver.close()
+
+
+async def test_claims_of_one_call_are_known_to_what_their_containers_get_for_their_network(bench: Bench) -> None:
+    pods = Allocations(bench.client, "n1")
+    network = JobNetwork(NcclFiles(bench.folders.plugin), lambda: machine(*FOUR), lambda: ON, lambda event: None)
+    bench.driver.join(ClaimNetworks(network, pods))
+    await bench.update()
+    calls = [bench.claim(name, device) for name, device in (("left", "gpu-2"), ("right", "gpu-3"))]
+    names = [{"name": name, "resourceClaimName": name} for name in ("left", "right")]
+    container = {"name": "c", "resources": {"claims": [{"name": "left"}, {"name": "right"}]}}
+    spec = {"nodeName": "n1", "containers": [container], "resourceClaims": names}
+    meta = {"namespace": "default", "name": "p", "uid": "uid-p"}
+    bench.playground.store.put_raw("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    for one in bench.playground.store.list(CLAIMS):
+        consumers = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+        owned = one | {"metadata": one["metadata"] | {"ownerReferences": [owner]}}
+        bench.playground.store.put_raw(CLAIMS, owned | {"status": one["status"] | {"reservedFor": consumers}})
+    assert [one.error for one in await bench.prepare(*calls)] == ["", ""]
+    for record in bench.driver._prepared.records.values():
+        (device,) = record.devices
+        explained = dict(device.network.env)[EXPLANATION]
+        assert "NCCL_SOCKET_IFNAME==eth0" in explained
 
 
 async def test_the_kubelet_finds_the_driver_and_what_it_serves(bench: Bench) -> None:

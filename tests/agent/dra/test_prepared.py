@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.cdi import CdiError
+from dovetail.agent.cdi import CdiError, Edits, Mount
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.dra.configs import ClaimError
 from dovetail.agent.dra.prepared import TakenDevice
@@ -50,6 +50,19 @@ def test_a_whole_gpu_is_its_node_and_the_drivers_files(node: Node) -> None:
     assert [each["path"] for each in device["containerEdits"]["deviceNodes"]] == ["/dev/nvidia2"]
     assert "NVIDIA_VISIBLE_DEVICES=void" in found["containerEdits"]["env"]
     assert node.troubles() == []
+
+
+def test_what_containers_get_for_their_network_is_in_the_file_and_stays_as_it_was_prepared(node: Node) -> None:
+    network = Edits(env=(("NCCL_SOCKET_IFNAME", "=eth0"),), mounts=(Mount("/a", "/etc/nccl.conf"),))
+    (wanted,) = node.wanted("gpu-2")
+    node.prepared.prepare("a", "ns", "claim-a", [replace(wanted, network=network)])
+    before = specification(node, "a")
+    (device,) = before["devices"]
+    assert "NCCL_SOCKET_IFNAME==eth0" in device["containerEdits"]["env"]
+    assert "/etc/nccl.conf" in [each["containerPath"] for each in device["containerEdits"]["mounts"]]
+    node.restart()
+    node.prepared.prepare("a", "ns", "claim-a", [wanted])
+    assert specification(node, "a") == before
 
 
 def test_an_instance_is_made_for_the_claim_and_ends_with_it(node: Node) -> None:

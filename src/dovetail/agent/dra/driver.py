@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import answers, serve, service
 from dovetail.agent.cdi import CdiFolder
+from dovetail.agent.dra.claim_networks import ClaimNetworks, Devices
 from dovetail.agent.dra.configs import ClaimError, ConfiguredClaim, interval
 from dovetail.agent.dra.health import SERVICE as HEALTH_SERVICE
 from dovetail.agent.dra.health import Health
@@ -108,10 +109,15 @@ class DraDriver:
         self._found = asyncio.Event()
         """Set once the machine is discovered."""
         self._health = Health(node)
+        self._networks: ClaimNetworks | None = None
         self._devices: dict[str, Offered] = {}
         self._busy = asyncio.Lock()
         self._running: AsyncExitStack | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def join(self, networks: ClaimNetworks) -> None:
+        """From now on containers with whole GPUs get what these add."""
+        self._networks = networks
 
     @property
     def in_use(self) -> frozenset[str]:
@@ -234,13 +240,39 @@ class DraDriver:
         self, request: dra.NodePrepareResourcesRequest, context: Context
     ) -> dra.NodePrepareResourcesResponse:
         reply = dra.NodePrepareResourcesResponse()
+        found: dict[str, tuple[ConfiguredClaim, tuple[WantedClaim, ...]]] = {}
         for claim in request.claims:
             answer = reply.claims[claim.uid]
             try:
-                answer.devices.extend(self._answer(await self._prepare(claim)))
+                read = await self._read(claim)
+                found[claim.uid] = read, self._wanted(read)
+            except Exception as error:
+                answer.error = self._failure(claim, error)
+        for claim in request.claims:
+            if claim.uid not in found:
+                continue
+            answer = reply.claims[claim.uid]
+            try:
+                wanted = await self._with_network(*found[claim.uid], found.values())
+                answer.devices.extend(self._answer(await self._prepare(claim, wanted)))
             except Exception as error:
                 answer.error = self._failure(claim, error)
         return reply
+
+    async def _with_network(
+        self,
+        claim: ConfiguredClaim,
+        wanted: tuple[WantedClaim, ...],
+        called: Iterable[tuple[ConfiguredClaim, tuple[WantedClaim, ...]]],
+    ) -> tuple[WantedClaim, ...]:
+        """The devices with what their containers get for their network. `called` are the claims of this call."""
+        if self._networks is None:
+            return wanted
+        claims: dict[tuple[str, str], Devices] = {
+            (record.namespace, record.name): record.devices for record in self._prepared.records.values()
+        }
+        claims |= {(one.metadata.namespace, one.metadata.name): devices for one, devices in called}
+        return await self._networks.joined(claim, wanted, claims)
 
     async def _unprepare_all(
         self, request: dra.NodeUnprepareResourcesRequest, context: Context
@@ -259,9 +291,7 @@ class DraDriver:
         log.warning("claim %s/%s: %s", claim.namespace, claim.name, error, exc_info=None if known else error)
         return str(error) if known else f"{type(error).__name__}: {error}; see the log of the agent"
 
-    async def _prepare(self, asked: dra.Claim) -> PreparedRecord:
-        claim = await self._read(asked)
-        wanted = self._wanted(claim)
+    async def _prepare(self, asked: dra.Claim, wanted: tuple[WantedClaim, ...]) -> PreparedRecord:
         for _ in range(2):
             try:
                 return await self._do(partial(self._prepared.prepare, asked.uid, asked.namespace, asked.name, wanted))

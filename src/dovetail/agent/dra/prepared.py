@@ -57,18 +57,25 @@ class TakenDevice(ClaimError):
 
 
 class WantedClaim(Struct, frozen=True):
-    """A device that is allocated to a claim. `interval` is that of time slicing, with nvidia-smi's numbers."""
+    """A device that is allocated to a claim. `interval` is that of time slicing, with nvidia-smi's numbers. `network`
+    is what its containers get for their network."""
 
     device: Offered
     request: str
     share: str = ""
     admin: bool = False
     interval: int = 0
+    network: Edits = Edits()
+
+    @property
+    def whole_gpu(self) -> str:
+        """The uuid of the GPU that containers get as a whole for themselves, "" for any other device."""
+        return self.device.gpu.uuid if self.device.partition is None and not self.admin else ""
 
 
 class PreparedDevice(Struct, frozen=True, omit_defaults=True):
     """A device of a record. `uuid` is that of the GPU or instance, "" until it is known. `made`: the instance is
-    created for the claim, and destroyed with it."""
+    created for the claim, and destroyed with it. `network` stays as prepared: containers may be created again."""
 
     name: str
     request: str
@@ -82,6 +89,12 @@ class PreparedDevice(Struct, frozen=True, omit_defaults=True):
     size: int = 0
     made: bool = False
     uuid: str = ""
+    network: Edits = Edits()
+
+    @property
+    def whole_gpu(self) -> str:
+        """As `WantedClaim.whole_gpu`."""
+        return self.gpu if self.partition is None and not self.admin else ""
 
     @property
     def partition(self) -> Partition | None:
@@ -233,8 +246,9 @@ class Prepared:
     def _plan(self, wanted: WantedClaim) -> PreparedDevice:
         offered = wanted.device
         device = PreparedDevice(
-            offered.name, wanted.request, offered.gpu.uuid, wanted.share, wanted.admin, wanted.interval
-        )
+            offered.name, wanted.request, offered.gpu.uuid, wanted.share, wanted.admin, wanted.interval,
+            network=wanted.network,
+        )  # fmt: skip
         partition = offered.partition
         if partition is None:
             return replace(device, uuid=offered.gpu.uuid)
@@ -269,7 +283,7 @@ class Prepared:
     def _edits(self, device: PreparedDevice) -> Edits:
         gpu, partition = self._gpu(device), device.partition
         if partition is None:
-            return self._files.gpu(gpu)
+            return self._files.gpu(gpu) + device.network
         instance = self._partitions.find(gpu, partition)
         if instance is None:
             raise ClaimError(f"the MIG instance {device.name} ({device.uuid}) is not there any more")

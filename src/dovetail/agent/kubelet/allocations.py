@@ -138,6 +138,11 @@ class Allocations:
         pod.serve(resource, size)
         return pod
 
+    async def pod_known(self, uid: str) -> BoundPod | None:
+        """The pod, as soon as it is known; None if no pod of this node has the uid."""
+        await self._known(lambda: uid in self._pods)
+        return self._pods.get(uid)
+
     async def asker_known(self, resource: str, parts: Collection[str], preferred: BoundPod | None) -> None:
         """Return when `askers` has the pod for which Allocate is called now, or cannot have it."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from dovetail.kube.objects.pods import ExtendedClaimStatus
 from dovetail.kube.objects.pods_on_node import PodOnNode
 from dovetail.kube.translate.annotations import options_of
 
@@ -25,7 +26,8 @@ class ContainerNetwork(Struct, frozen=True):
     """wanted: the pod has not opted out. host_network: it is on the network of the node. further_networks: it has
     interfaces beside that of the pod network. claims: the pod has devices by claims. privileged: it sees all
     devices of the node. resources: the extended resources that it requests. own: its own variables; None for a value
-    that is not in the pod. more_own: it may have further ones, by `envFrom`."""
+    that is not in the pod. more_own: it may have further ones, by `envFrom`. claimed: by the name of a ResourceClaim
+    the requests whose devices it has, "" for all."""
 
     wanted: bool = True
     host_network: bool = False
@@ -35,12 +37,22 @@ class ContainerNetwork(Struct, frozen=True):
     resources: frozenset[str] = frozenset()
     own: Mapping[str, str | None] = {}
     more_own: bool = False
+    claimed: Mapping[str, frozenset[str]] = {}
+
+    def has(self, claim: str, request: str) -> bool:
+        """Whether it has the devices of a request, which may be an alternative: request/alternative."""
+        having = self.claimed.get(claim, frozenset())
+        return "" in having or request.partition("/")[0] in having
 
 
 def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
     """By the name of the container."""
     meta, spec = pod.metadata, pod.spec
     wanted = options_of(meta).network_environment is not False and not pod.unread
+    names = {one.name: one.resource_claim_name for one in spec.resource_claims}
+    # Those that were made from templates.
+    names |= {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+    extended = pod.status.extended_resource_claim_status or ExtendedClaimStatus()
     found = {}
     for one in (*spec.init_containers, *spec.containers):
         own = {
@@ -50,9 +62,16 @@ def networks_of(pod: PodOnNode) -> dict[str, ContainerNetwork]:
         }
         resources = frozenset(name for name in one.resources.limits if "/" in name)
         privileged = one.security_context is not None and one.security_context.privileged
+        claimed: dict[str, set[str]] = {}
+        for use in one.resources.claims:
+            claimed.setdefault(names.get(use.name, ""), set()).add(use.request)
+        for mapping in extended.request_mappings or ():
+            if mapping.container_name == one.name:
+                claimed.setdefault(extended.resource_claim_name, set()).add(mapping.request_name)
         found[one.name] = ContainerNetwork(
             wanted, spec.host_network, bool(meta.annotations.get(_NETWORKS)), bool(spec.resource_claims), privileged,
             resources, own, any(_may_bring(source.prefix) for source in one.env_from),
+            {name: frozenset(requests) for name, requests in claimed.items() if name},
         )  # fmt: skip
     return found
 

@@ -14,7 +14,8 @@ Rules
 - A pod that sets one variable of a group (interface, NICs) decides for the group: none of them is set. NCCL and PyTorch
   derive some of them from others.
 - A container with `envFrom` may set some that are not known here. The kubelet lets its own have precedence, so what
-  others are derived from is set, NCCL_SOCKET_IFNAME and NCCL_IB_HCA, and the rest of the groups is left out.
+  others are derived from is set, NCCL_SOCKET_IFNAME and NCCL_IB_HCA, and the rest of the groups is left out. Where what
+  is set has precedence, nothing is.
 - A value of the pod that names what the node does not have is kept, and reported.
 
 Sources: NCCL, user guide, environment variables (NCCL_SOCKET_IFNAME, NCCL_IB_HCA: `=` for whole names); NVSHMEM, API
@@ -66,10 +67,17 @@ class PassedEnvironment(Struct, frozen=True):
 
 
 def environment(
-    host: Host, uuids: Sequence[str], network: ContainerNetwork, *, rdma: bool, interface: str = ""
+    host: Host,
+    uuids: Sequence[str],
+    network: ContainerNetwork,
+    *,
+    rdma: bool,
+    interface: str = "",
+    replaces: bool = False,
 ) -> PassedEnvironment:
     """The environment of a container with these GPUs. `rdma`: it can use the RDMA devices of the node. `interface` is
-    that of the configuration for pods on the network of the node."""
+    that of the configuration for pods on the network of the node. `replaces`: what is set replaces variables of the
+    container, and not they it."""
     own = network.own
     chosen, why = (POD_INTERFACE, "the pod network") if not network.host_network else _of_node(host, interface)
     passed = []
@@ -79,7 +87,8 @@ def environment(
         beside = chosen if _INTERFACE_GROUP.isdisjoint(own) and (rdma or not _may_have_nics(network)) else ""
         passed += _nics(host, uuids, beside, rdma)
     kept = tuple(sorted(own.keys() & (_INTERFACE_GROUP | _NIC_GROUP)))
-    left_out = [one for one in passed if network.more_own and one.name not in _OF_WHICH_OTHERS_ARE_DERIVED]
+    kept_in = () if replaces else _OF_WHICH_OTHERS_ARE_DERIVED
+    left_out = [one for one in passed if network.more_own and one.name not in kept_in]
     return PassedEnvironment(
         tuple(one for one in passed if one not in left_out),
         kept,

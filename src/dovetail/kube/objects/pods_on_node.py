@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dovetail.kube.objects.base import Wire
-from dovetail.kube.objects.pods import Container, Pod, PodSpec
+from dovetail.kube.objects.pods import Container, Pod, PodSpec, ResourceRequirements
 
 
 class VariableSource(Wire, frozen=True):
@@ -27,7 +27,19 @@ class ContainerSecurity(Wire, frozen=True):
     privileged: bool = False
 
 
+class ContainerClaim(Wire, frozen=True):
+    """A claim of the pod that the container uses, by its name in the pod; with a `request` the devices of that one."""
+
+    name: str = ""
+    request: str = ""
+
+
+class ResourcesOnNode(ResourceRequirements, frozen=True):
+    claims: tuple[ContainerClaim, ...] = ()
+
+
 class ContainerOnNode(Container, frozen=True):
+    resources: ResourcesOnNode = ResourcesOnNode()
     env: tuple[ContainerVariable, ...] = ()
     env_from: tuple[VariablesOfObject, ...] = ()
     security_context: ContainerSecurity | None = None
