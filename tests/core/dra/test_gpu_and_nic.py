@@ -8,11 +8,15 @@ from collections import Counter
 
 import pytest
 
-from dovetail.core.dra.types import ClaimSpec, Constraint, DeviceClass
+from benchmarks.core_speed import cube_mesh
+from dovetail.core.devices.layout import Layout
+from dovetail.core.dra.kinds import BUS_ID
+from dovetail.core.dra.types import ClaimSpec, Constraint, DeviceClass, DeviceTaint
 from tests.core.dra.device_worlds import World, ask, claim, device, pool
 
 ROOT = "resource.kubernetes.io/pcieRoot"
 ROOTS = 4
+MESH = cube_mesh()
 TOGETHER = Constraint(match=ROOT)
 
 
@@ -143,3 +147,70 @@ def test_where_nics_are_scarce_a_pair_is_found_whenever_one_is_free(seed: int) -
             free[name] |= taken
     assert min(placed["pair"], placed["gpu"]) > 40
     assert nodes.claims.check() == []
+
+
+def scarce(layout: Layout | None = None) -> World:
+    """A node with two GPUs at each root, one NIC at the first two, and a tainted one at the third. No claim has asked
+    for a pair yet."""
+    made = World()
+    for kind in ("gpu", "nic"):
+        made.claims.put_class(DeviceClass(kind, (f"driver/kind~{kind}",)))
+    made.node("n1", layout)
+    cards = [
+        device(f"gpu-{i}", attributes=(*at_root(i // 2, "gpu"), (BUS_ID, f"0000:{i + 1:02x}:00.0"))) for i in range(8)
+    ]
+    down = (DeviceTaint("dra.net/down", "", "NoSchedule"),)
+    ports = [device(f"nic-{i}", attributes=at_root(i, "nic"), taints=down if i == 2 else ()) for i in range(3)]
+    made.claims.put_slice(pool("n1", *cards))
+    made.claims.put_slice(pool("n1-nics", *ports, node="n1", driver="dra.net"))
+    return made
+
+
+def numbers(found: World, *specs: ClaimSpec) -> list[int]:
+    grants = found.hold("n1", found.pod(*specs))
+    return sorted(int(one.device[4:]) for each in grants for one in each.allocation.grants)
+
+
+@pytest.mark.parametrize("layout", [None, MESH])
+def test_pods_without_nics_leave_the_gpus_beside_scarce_ones(layout: Layout | None) -> None:
+    node = scarce(layout)
+    assert node.fits("n1", joined())
+    alone = [numbers(node, claim(ask(1))) for _ in range(6)]
+    # First those without a usable NIC; then one of each root, as the other is enough for the NIC.
+    assert sorted(gpu for (gpu,) in alone[:4]) == [4, 5, 6, 7]
+    assert {gpu // 2 for (gpu,) in alone[4:]} == {0, 1}
+    for _ in range(2):
+        assert len(set(roots_at_two(node, joined()))) == 1
+    assert not node.fits("n1", claim(ask(1)))
+
+
+def roots_at_two(found: World, spec: ClaimSpec) -> list[int]:
+    (grant,) = found.hold("n1", found.pod(spec))
+    names = [one.device for one in grant.allocation.grants]
+    return [int(name[4:]) // 2 if name.startswith("gpu") else int(name[4:]) for name in names]
+
+
+def test_the_bandwidth_between_gpus_comes_first() -> None:
+    """0-3, 0-4, 1-2, 1-5, 2-6, 3-7, 4-7 and 5-6 have two NVLinks: of these pairs two have no NIC beside them."""
+    node = scarce(MESH)
+    assert node.fits("n1", joined())
+    assert numbers(node, claim(ask(2))) in ([4, 7], [5, 6])
+    assert numbers(node, claim(ask(2))) in ([4, 7], [5, 6])
+    # Only pairs of a GPU at the first root and one at the second are left.
+    assert numbers(node, claim(ask(2))) in ([0, 3], [1, 2])
+
+
+def test_nics_without_gpus_are_taken_first_for_pods_without_gpus() -> None:
+    made = World()
+    for kind in ("gpu", "nic"):
+        made.claims.put_class(DeviceClass(kind, (f"driver/kind~{kind}",)))
+    made.node("n1")
+    made.claims.put_slice(pool("n1", device("gpu-0", attributes=at_root(0, "gpu"))))
+    ports = [device(f"nic-{i}", attributes=at_root(i, "nic")) for i in range(2)]
+    made.claims.put_slice(pool("n1-nics", *ports, node="n1", driver="dra.net"))
+    assert made.fits("n1", joined())
+    assert numbers(made, claim(ask(1, device_class="nic"))) == [1]
+
+
+def test_without_claims_that_join_them_the_lowest_are_taken() -> None:
+    assert numbers(scarce(), claim(ask(1))) == [0]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allocation of a pod's claims on a node, or the reason why there is none.
 
-Rules: if any of the free devices will do, the best linked ones are looked up; else they are searched for (`search`).
+Rules: if any of the free devices will do, and no claim joins them with others, the best linked ones are looked up; else
+they are searched for (`search`).
 If our search takes too long, the one in upstream's order may find an allocation sooner.
 """
 
@@ -34,7 +35,7 @@ def allocate(view: DeviceView, taken: Taken) -> AllocationOutcome:
     """The allocation of the view's claims beside `taken`."""
     if view.fault is not None:
         return AllocationOutcome(None, taken, fault=view.fault)
-    if view.plain and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
+    if view.plain and not view.kind.joins and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
         return _plain(view, taken)
     try:
         search = _search(view, taken)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
+from dovetail.core.dra.joins import PCIE_ROOT, Join, joins_of
 from dovetail.core.dra.partitions import PartitionedGpu, cards_of
 from dovetail.core.dra.pools import PoolHere, uses_of
 from dovetail.core.dra.types import Device, Value
@@ -86,6 +87,8 @@ class DeviceKind(Struct, frozen=True, eq=False):
     """By device: the sum of what it consumes of its counters, in thousandths of each."""
     cards: dict[int, PartitionedGpu]
     """By partition: its card; empty where the worth of the node's cards is unknown."""
+    joins: tuple[Join, ...]
+    """For each PCIe root with devices of several drivers, and each of these drivers."""
 
     def gpus_of(self, devices: Iterable[int]) -> int:
         """The GPUs of these devices, as bits of the layout."""
@@ -227,6 +230,7 @@ class Kinds:
                 neighbours=_neighbours(uses),
                 sizes=tuple(sum(1000 * milli // max(counters[i], 1) for i, milli in own) for own in uses),
                 cards=cards_of(uses, counters, _mask(p.device.shareable for p in profiles)),
+                joins=joins_of([(p.driver, p.device) for p in profiles], uses, values.get(PCIE_ROOT, ())),
             )
             self._numbers += 1
         return kind

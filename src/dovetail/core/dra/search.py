@@ -3,8 +3,9 @@
 
 Rules: an allocation is found exactly where upstream's search finds one; which one is our choice. Requests are served in
 their order, and alternatives in theirs. Of several GPUs the best linked ones are taken, with those that the pod already
-has; then the device that leaves most for later: the partition by which its card loses least (`partitions`; where that
-is not known, the one that costs the fewest of the largest ones), or a share of the shared device that has least left.
+has; then the devices that leave most for later: those by which the fewest pairs are lost that claims could join by
+their PCIe root (`joins`); the partition by which its card loses least (`partitions`; where that is not known, the one
+that costs the fewest of the largest ones), or a share of the shared device that has least left.
 Devices with binding conditions come last. The search is exact up to MOST_STEPS tried devices; upstream stops after a
 time.
 
@@ -23,6 +24,7 @@ import numpy as np
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.dra.asks import MOST_RESULTS, DeviceView, RequestFault, RequestOption
 from dovetail.core.dra.capacity import Draw
+from dovetail.core.dra.joins import free_pairs, in_pairs, lost_by
 from dovetail.core.dra.kinds import DeviceKind, bits
 from dovetail.core.dra.types import DeviceRequest
 
@@ -93,6 +95,9 @@ class DeviceSearch:
         self.blocked = sum(1 << bit for bit in bits(kind.partitioned) if overdrawn[kind.pool_of[bit]])
         every = [(claim, request) for claim, requests in enumerate(view.claims) for request in range(len(requests))]
         self.order = every if only is None else [only]
+        options = [option for requests in view.claims for options in requests for option in options]
+        self.joins = [one for one in kind.joins if not any(option.fitting & one.others for option in options)]
+        """Those with devices of which the pod asks for none."""
         self.dead: set[object] = set()
         """The states from which the remaining requests could not be served."""
 
@@ -178,7 +183,11 @@ class DeviceSearch:
         for gpu, bit in device.items():
             if self.kind.conditional >> bit & 1:
                 conditional += masks >> gpu & 1
-        order = np.lexsort((masks, -sets.worth[free ^ masks], -sets.quality[masks | self.gpus], conditional))
+        pairs = free_pairs(self.joins, self.taken.whole | self.whole)
+        lost, mbps = lost_by(masks, pairs, lambda own: self.kind.gpus_of(bits(own))), sets.mbps[masks | self.gpus]
+        order = np.lexsort(
+            (masks, -sets.worth[free ^ masks], -sets.quality[masks | self.gpus], lost, -mbps, conditional)
+        )
         tried = set()
         for mask in masks[order].tolist():
             chosen = [device[gpu] for gpu in bits(mask)]
@@ -314,12 +323,16 @@ class DeviceSearch:
             fitting = sum(1 << bit for bit in parts if self._has_counters(bit))
             sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
 
-        def key(bit: int) -> tuple[int, tuple[int, ...], int, int, int]:
+        losing, beside = in_pairs([*free_pairs(self.joins, self.taken.whole | self.whole)])
+
+        def key(bit: int) -> tuple[int, int, tuple[int, ...], int, int, int]:
             left = 0
             if kind.shareable >> bit & 1:
                 held = self.shares.get(bit, ())
                 left = sum(one.milli for _, one in kind.profiles[bit].device.capacity) - sum(held)
-            return kind.conditional >> bit & 1, self._losses(bit, fitting, sizes), not self._is_shared(bit), left, bit
+            losses = self._losses(bit, fitting, sizes)
+            joined = (losing >> bit & 1) + (beside >> bit & 1)
+            return kind.conditional >> bit & 1, joined, losses, not self._is_shared(bit), left, bit
 
         return sorted(devices, key=key)
 
