@@ -103,7 +103,8 @@ class Request(Struct, frozen=True, cache_hash=True):
 
     `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` (1..1000) is a share of each GPU
     that is asked for, `gpu_memory_mib` the same by memory; without a GPU or replica among the resources, of ONE GPU.
-    `isolation` is the least that must keep other pods apart ("" for any).
+    `isolation` is the least that must keep other pods apart ("" for any). An inference engine that can sleep needs
+    `gpu_asleep_mib` of it while it sleeps (0: it cannot sleep), and takes turns to be awake with those of `turn_group`.
     `nvlink_required` refuses GPUs that NVLinks do not connect; `near_nics` wants GPUs close to NICs (RDMA).
     `managed` is what the resource managers of a kubelet see of the pod; None where they cannot refuse it.
     `node_terms` None means no required node affinity; an empty tuple matches nothing.
@@ -113,6 +114,8 @@ class Request(Struct, frozen=True, cache_hash=True):
     gpu_milli: int = 0
     gpu_memory_mib: int = 0
     isolation: Isolation | Literal[""] = ""
+    gpu_asleep_mib: int = 0
+    turn_group: str = ""
     node_selector: tuple[tuple[str, str], ...] = ()
     node_terms: tuple[NodeTerm, ...] | None = None
     preferred_nodes: tuple[PreferredNodes, ...] = ()

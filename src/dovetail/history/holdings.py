@@ -128,7 +128,8 @@ def _wants(state: State, placement: Placement, gpus: Sequence[NodeGpu], seen: se
     elif placement.share_bits:
         for gpu in indices(placement.share_bits):
             named = written and gpu in by_index
-            yield _Want(HeldGpu("", placement.share_milli, "share", "", named), by_index.get(gpu, ""))
+            milli = _turn_milli(state, placement, gpu) if placement.extra else placement.share_milli
+            yield _Want(HeldGpu("", milli, "share", "", named), by_index.get(gpu, ""))
     elif milli := _share_milli(state, placement):
         yield _Want(HeldGpu("", milli, "share", "", False), "")
     else:
@@ -137,6 +138,19 @@ def _wants(state: State, placement: Placement, gpus: Sequence[NodeGpu], seen: se
             yield _Want(HeldGpu("", WHOLE_GPU_MILLI, "whole", "", written and gpu in by_index), by_index.get(gpu, ""))
     yield from _instances(state, placement, by_index)
     yield from _claimed(state, placement, gpus, seen)
+
+
+def _turn_milli(state: State, placement: Placement, gpu: int) -> int:
+    """What an instance that can sleep holds of a GPU: its asleep memory, and of the room of its group as much as its
+    extra is of theirs, rounded down. So all of them together hold no more than is allocated."""
+    cluster, slot, group = state.cluster, placement.slot, placement.shape.request.turn_group
+    others = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
+    extras = sum(
+        one.extra for one in others if one.share_bits >> gpu & 1 and one.shape.request.turn_group == group
+    )  # fmt: skip
+    room = cluster.nodes.awake_rooms.room(group, slot, gpu)
+    held = placement.share + room * placement.extra // max(extras, 1)
+    return max(1, held * WHOLE_GPU_MILLI // int(cluster.nodes.gpu_whole[slot]))
 
 
 def _share_milli(state: State, placement: Placement) -> int:

@@ -86,7 +86,7 @@ def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRefu
         sharing = nodes.sharing(slot)
         if sharing is None or not sharing.cards:
             continue
-        parts, whole = nodes.gpu_parts[:, slot].tolist(), int(nodes.gpu_whole[slot])
+        parts, whole = shares.left(nodes, shape, slot), int(nodes.gpu_whole[slot])
         first = nodes.gpu_count(slot)
         cards = sorted(range(first, first + sharing.cards), key=lambda gpu: -parts[gpu])
         card = cards[min(shape.replicas(sharing), len(cards)) - 1]

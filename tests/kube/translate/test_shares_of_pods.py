@@ -9,7 +9,7 @@ from dovetail.core.events import GangChanged, PodChanged
 from dovetail.core.model import Problem, Request
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.bound import Bound, text_of
+from dovetail.kube.translate.bound import Bound, BoundRecords, text_of
 from dovetail.kube.translate.translator import Translator
 from tests.kube.yaml_objects import added, wire
 
@@ -54,6 +54,18 @@ def test_memory_fraction_and_isolation_are_of_each_device(resource: str) -> None
     assert dict(options.resources)[resource] == 1
 
 
+def test_an_instance_that_can_sleep_takes_turns_with_those_of_its_namespace() -> None:
+    found = request(SHARED, gpu_memory="60Gi", gpu_memory_asleep="2Gi", sleep_engine="vllm")
+    assert (found.gpu_memory_mib, found.gpu_asleep_mib, found.turn_group) == (61440, 2048, "ns")
+    assert request(SHARED, gpu_memory="60Gi").turn_group == ""
+
+
+def test_what_a_bound_instance_needs_while_it_sleeps_is_in_its_record() -> None:
+    kept = BoundRecords().decide(pods.pod(pod(SHARED, gpu_memory="60Gi", gpu_memory_asleep="2Gi")), "q", None, "1", "n")
+    forged = pods.pod(pod(SHARED, node="n", gpu_memory="60Gi", gpu_memory_asleep="1Mi"), bound=kept.bound)
+    assert (forged.request.gpu_memory_mib, forged.request.gpu_asleep_mib) == (61440, 2048)
+
+
 def test_no_isolation_is_the_default() -> None:
     assert request(GPU, gpu_isolation="none") == request(GPU)
 
@@ -74,6 +86,13 @@ def test_a_pod_of_another_scheduler_takes_no_share_that_we_would_know_of() -> No
          "has the meaning of dovetail.dev/gpu-memory: leave one of them away"),
         ((SHARED,), {"gpu_isolation": "strong"}, "gpu-isolation",
          f"is never promised for {SHARED}: ask for {GPU} or {MIG}"),
+        ((SHARED,), {"gpu_memory_asleep": "2Gi"}, "gpu-memory-asleep",
+         "needs dovetail.dev/gpu-memory beside it: the memory of the instance while it is awake"),
+        ((SHARED,), {"gpu_memory": "2Gi", "gpu_memory_asleep": "2Gi"}, "gpu-memory-asleep",
+         "must be less than dovetail.dev/gpu-memory, which is 2048Mi; nearest valid value: 2047Mi"),
+        ((SLICE,), {"gpu_memory": "8Gi", "gpu_memory_asleep": "2Gi"}, "gpu-memory-asleep",
+         f"no container asks for {SHARED} or {GPU}: a MIG slice has the memory of its profile"),
+        ((SHARED,), {"sleep_engine": "vllm"}, "sleep-engine", "needs dovetail.dev/gpu-memory-asleep beside it"),
         ((f"{SLICE}.shared",), {"gpu_memory": "1Gi"}, "gpu-memory",
          f"nothing is promised of {SLICE}.shared: ask for {SLICE}"),
         ((f"{SLICE}.shared",), {"gpu_isolation": "memory"}, "gpu-isolation",

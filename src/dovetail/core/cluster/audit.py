@@ -32,6 +32,7 @@ def differences(
     parts = np.zeros_like(nodes.gpu_parts)
     seats = np.zeros_like(nodes.gpu_seats)
     opened: set[tuple[int, int]] = set()
+    rooms: dict[tuple[int, int, str], int] = {}
     wrong: list[str] = []
     for slot in range(len(nodes.records)):
         whole, sharing = nodes.gpu_count(slot), nodes.sharing(slot)
@@ -53,6 +54,11 @@ def differences(
                 parts[gpu, slot] = nodes.gpu_whole[slot]
                 free[nodes.resources[GPU], slot] -= 1
             parts[gpu, slot] -= placement.share
+            if placement.extra:
+                key = slot, gpu, shape.request.turn_group
+                grown = max(0, placement.extra - rooms.get(key, 0))
+                rooms[key] = rooms.get(key, 0) + grown
+                parts[gpu, slot] -= grown
             if (slot, gpu) not in opened:
                 seats[gpu, slot] -= 1
             if parts[gpu, slot] < 0 or seats[gpu, slot] < 0:
@@ -60,6 +66,9 @@ def differences(
     for slot in np.flatnonzero(nodes.sharing_ids).tolist():
         # A pod that finds no replica gets nothing of what is left.
         parts[seats[:, slot] == 0, slot] = 0
+    for (slot, gpu, group), room in rooms.items():
+        if room != (kept := nodes.awake_rooms.room(group, slot, gpu)):
+            wrong.append(f"room of {group} on GPU {gpu} of slot {slot}: {kept} but {room} is true")
     wrong += _differences("free amounts", free, nodes.free)
     wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)
     wrong += _differences("replicas of GPUs", seats, nodes.gpu_seats)

@@ -25,9 +25,9 @@ def tightest_gpu(nodes: Nodes, slot: int, share: int) -> int:
     return (free & -free).bit_length() - 1
 
 
-def replicas(nodes: Nodes, slot: int, share: int, count: int) -> tuple[int, ...]:
-    """Different GPUs with so much left of each: the tightest, or of several the ones that most could take from."""
-    parts = nodes.gpu_parts[:, slot].tolist()
+def replicas(nodes: Nodes, slot: int, parts: list[int], share: int, count: int) -> tuple[int, ...]:
+    """Different GPUs with so much left of each, where `parts` is left: the tightest, or of several the ones that most
+    could take from."""
     if count == 1:
         return tightest_opened(parts, share)
     fitting, seats = [gpu for gpu, part in enumerate(parts) if part >= share], nodes.gpu_seats[:, slot].tolist()

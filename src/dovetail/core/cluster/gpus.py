@@ -146,12 +146,13 @@ class Gpus:
         pods could still take from, so that the last of them find different ones; none where there is no room."""
         nodes, slot = self._nodes, placement.slot
         sharing = nodes.sharing(slot)
+        extra = shares.extra(nodes, shape, slot)
         chosen = self._written_shares(placement, shape, share)
         if not chosen and sharing is None:
             chosen = (self._share_gpu(slot, placement.pod, share),)
         elif not chosen and sharing is not None:
-            chosen = gpu_choice.replicas(nodes, slot, share, shape.replicas(sharing))
-        self._take_shares(placement, sum(1 << gpu for gpu in chosen if gpu >= 0), share)
+            chosen = gpu_choice.replicas(nodes, slot, shares.left(nodes, shape, slot), share, shape.replicas(sharing))
+        self._take_shares(placement, sum(1 << gpu for gpu in chosen if gpu >= 0), share, extra)
 
     def _written_shares(self, placement: Placement, shape: Shape, share: int) -> tuple[int, ...]:
         """The GPUs that were written down for a pod that gets a share of each; none where it cannot have that now."""
@@ -159,21 +160,23 @@ class Gpus:
         chosen = indices(written_bits(placement.pod))
         if len(chosen) != (shape.replicas(sharing) if sharing is not None else 1):
             return ()
-        return chosen if all(self._room(slot, gpu) >= share for gpu in chosen) else ()
+        left = shares.left(self._nodes, shape, slot)
+        return chosen if all(self._room(slot, gpu, left) >= share for gpu in chosen) else ()
 
-    def _room(self, slot: int, gpu: int) -> int:
+    def _room(self, slot: int, gpu: int, left: list[int]) -> int:
         nodes = self._nodes
-        if gpu >= len(nodes.gpu_parts):
+        if gpu >= len(left):
             return 0
         opens = nodes.sharing(slot) is None and int(nodes.gpu_free_bits[slot]) >> gpu & 1
-        return int(nodes.gpu_parts[gpu, slot]) or (int(nodes.gpu_whole[slot]) if opens else 0)
+        return left[gpu] or (int(nodes.gpu_whole[slot]) if opens else 0)
 
-    def _take_shares(self, placement: Placement, gpus: int, share: int) -> None:
-        """A part of each of these GPUs; one that was whole counts as whole no more."""
-        nodes, slot = self._nodes, placement.slot
+    def _take_shares(self, placement: Placement, gpus: int, share: int, extra: int) -> None:
+        """A part of each of these GPUs, with what its group needs more of it for the one that is awake; one that was
+        whole counts as whole no more."""
+        nodes, slot, group = self._nodes, placement.slot, placement.shape.request.turn_group
         sharing, free = nodes.sharing(slot), int(nodes.gpu_free_bits[slot])
-        placement.share_bits, placement.share = gpus, share
-        placement.share_milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
+        placement.share_bits, placement.share, placement.extra = gpus, share, extra
+        placement.share_milli = -(-(share + extra) * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
         for gpu in indices(gpus):
             if free >> gpu & 1:
                 nodes.gpu_free_bits[slot] &= ~(1 << gpu)
@@ -182,6 +185,8 @@ class Gpus:
                 self._kubelets.set_aside(slot, 1 << gpu)
             else:
                 nodes.gpu_parts[gpu, slot] -= share
+            if extra:
+                nodes.gpu_parts[gpu, slot] -= nodes.awake_rooms.add(group, slot, gpu, extra)
             if sharing is not None:
                 nodes.gpu_seats[gpu, slot] -= 1
                 if not nodes.gpu_seats[gpu, slot]:
@@ -192,9 +197,12 @@ class Gpus:
     def free(self, placement: Placement) -> None:
         nodes, slot = self._nodes, placement.slot
         nodes.gpu_free_bits[slot] |= placement.gpu_bits & int(nodes.gpu_bits[slot])
+        group = placement.shape.request.turn_group
         for gpu in indices(placement.share_bits):
             shared = bool(nodes.gpu_seats[gpu, slot]) or (slot, gpu) in self._locked
             left = self._locked.pop((slot, gpu), int(nodes.gpu_parts[gpu, slot])) + placement.share
+            if placement.extra:
+                left += nodes.awake_rooms.remove(group, slot, gpu, placement.extra)
             if shared:
                 nodes.gpu_seats[gpu, slot] += 1
             elif left == nodes.gpu_whole[slot]:
@@ -207,7 +215,7 @@ class Gpus:
     def hold_as_before(self, placement: Placement) -> None:
         """Restore what a placement held before it was released; no other has held it since."""
         if placement.share_bits:
-            self._take_shares(placement, placement.share_bits, placement.share)
+            self._take_shares(placement, placement.share_bits, placement.share, placement.extra)
         self._nodes.gpu_free_bits[placement.slot] &= ~placement.gpu_bits
 
     def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
@@ -219,7 +227,7 @@ class Gpus:
                 if shares.concerns(self._nodes, shape):
                     share = self._share_of(slot, shape)
                 if share:
-                    self._take_shares(placement, bits, share)
+                    self._take_shares(placement, bits, share, shares.extra(self._nodes, shape, slot))
                 placement.gpu_bits = 0 if share else bits
                 self._nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
                 answer = self._kubelets.ask(slot, shape)

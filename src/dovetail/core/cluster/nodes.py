@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.core.cluster.awake_rooms import AwakeRooms
 from dovetail.core.cluster.columns import Columns, Index
 from dovetail.core.cluster.journal import Journal
 from dovetail.core.cluster.rejections import FOR_EVER_MS
@@ -50,6 +51,7 @@ class Nodes:
         self.gpu_parts: Amounts = np.zeros((8, size), dtype=np.int64)
         self.gpu_whole: Amounts = np.full(size, WHOLE_GPU_MILLI, dtype=np.int64)
         self.gpu_seats: NDArray[np.int32] = np.zeros((8, size), dtype=np.int32)
+        self.awake_rooms = AwakeRooms()
         self.gpu_memory_mib: Amounts = np.zeros(size, dtype=np.int64)
         self.sharing_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.sharings: list[Sharing | None] = [None]

@@ -27,12 +27,12 @@ def written_bits(pod: Pod) -> int:
 @mypyc_attr(acyclic=True)
 class Placement:
     """A pod on a node slot, with the shape that it has there. `gpu_bits` are the whole GPUs it holds, `share_bits`
-    those of which it has `share` each, in units of the node's `gpu_whole`; `share_milli` is the same in thousandths,
-    rounded up. `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books, `grants` what was
+    those of which it has `share` each, in units of the node's `gpu_whole`, and `extra` more while it is awake, if it is an
+    instance that can sleep; `share_milli` is both in thousandths, rounded up. `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books, `grants` what was
     allocated for its claims with it, `slices` its MIG instances, as bits for each card of the node."""
 
     __slots__ = (
-        "entry", "gpu_bits", "grants", "picks", "pod", "shape", "share", "share_bits", "share_milli", "slices", "slot",
+        "entry", "extra", "gpu_bits", "grants", "picks", "pod", "shape", "share", "share_bits", "share_milli", "slices", "slot",
         "uid",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class Placement:
         self.gpu_bits = 0
         self.share_bits = 0
         self.share = 0
+        self.extra = 0
         self.share_milli = 0
         self.picks: tuple[VolumePick, ...] = ()
         self.entry: KubeletEntry | None = None

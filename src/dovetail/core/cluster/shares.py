@@ -8,6 +8,9 @@ Rules
   it asks for, or the replica's equal part where it asks for none. Where the plugin limits each client's memory (MPS),
   it takes the equal part and cannot have more. Where it is not known how a node shares, replicas are only counted, and
   nothing is promised of them.
+- An instance that can sleep takes its asleep memory, and its group the room that the one which is awake needs beyond
+  that (`awake_rooms`). Where the plugin limits each client's memory there are no turns: it takes the equal part, which
+  must suffice while it is awake.
 - A node that slices its GPUs under the plain resource name (MIG strategy `single`) gives one slice to a pod: slices
   cannot talk to each other over NVLink, so whoever asks for several GPUs is not sent there.
 """
@@ -90,11 +93,12 @@ class GpuFractions:
     share that is `taken`; it fits where less than `limit` is left of a GPU; whole GPUs are opened where `opens` is not
     0; how a GPU suits is `base` and what is left of it in multiples of `unit`."""
 
-    __slots__ = ("_opens", "_rows")
+    __slots__ = ("_opens", "_rows", "_shape")
 
-    def __init__(self, rows: NDArray[np.int64], opens: bool) -> None:
+    def __init__(self, rows: NDArray[np.int64], opens: bool, shape: Shape) -> None:
         self._rows = rows
         self._opens = opens
+        self._shape = shape
 
     @property
     def taken(self) -> Take:
@@ -112,7 +116,7 @@ class GpuFractions:
         return self._rows
 
     def at(self, index: Index) -> GpuFractions:
-        return GpuFractions(self._rows[:, index], self._opens)
+        return GpuFractions(self._rows[:, index], self._opens, self._shape)
 
     def put(self, index: Index, some: GpuFractions) -> None:
         self._rows[:, index] = some._rows
@@ -123,7 +127,7 @@ class GpuFractions:
         these parts; a whole GPU's worth or more if there is none."""
         taken, opens = self._rows[TAKEN_ROW], self._rows[OPENS_ROW]
         # Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
-        opened = (nodes.gpu_parts[:, index] - taken).view(np.uint64).min(axis=0)
+        opened = (_parts_left(nodes, self._shape, index) - taken).view(np.uint64).min(axis=0)
         whole = nodes.gpu_whole[index]
         if self._opens:
             whole = whole - np.where(nodes.gpu_free_bits[index] & opens, taken, 0)
@@ -160,7 +164,7 @@ def parts(nodes: Nodes, shape: Shape, index: Index) -> GpuFractions | None:
         unit[:] = np.where(replicas, 2 * (whole // WHOLE_GPU_MILLI), _ALWAYS)
     base[sliced] = _SLICE
     unit[sliced] = _ALWAYS
-    return GpuFractions(rows, bool(opens.any()))
+    return GpuFractions(rows, bool(opens.any()), shape)
 
 
 def replicated(nodes: Nodes, shape: Shape, index: Index) -> Mask:
@@ -174,7 +178,7 @@ def replicated(nodes: Nodes, shape: Shape, index: Index) -> Mask:
 
 def copies(nodes: Nodes, shape: Shape, index: Index, taken: Take) -> NDArray[np.int64]:
     """How many pods of the shape find their shares, one after another; very many where it takes none."""
-    room = nodes.gpu_parts[:, index] // np.maximum(taken, 1)
+    room = np.maximum(_parts_left(nodes, shape, index), 0) // np.maximum(taken, 1)
     each = nodes.gpu_whole[index] // np.maximum(taken, 1)
     wholes = np.bitwise_count(nodes.gpu_free_bits[index]) * each
     found: NDArray[np.int64] = np.full(len(taken), _VERY_MANY, dtype=np.int64)
@@ -196,7 +200,7 @@ def copies_when_empty(nodes: Nodes, shape: Shape) -> NDArray[np.int64]:
     taken = take(nodes, shape, everywhere)
     if taken is None:
         return found
-    each = nodes.gpu_whole // np.maximum(taken, 1)
+    each = np.maximum(nodes.gpu_whole - _extras(nodes, shape, everywhere), 0) // np.maximum(taken, 1)
     for where, sharing in _by_sharing(nodes, everywhere):
         where = where & (taken > 0)
         if sharing is None:
@@ -221,7 +225,7 @@ def fits(nodes: Nodes, shape: Shape, index: Index, some: GpuFractions, least: ND
     if max(shape.gpus, shape.shared) > 1 and nodes.divided:
         for where, sharing in _by_sharing(nodes, index):
             if sharing is not None and (count := shape.replicas(sharing)) > 1:
-                enough = (nodes.gpu_parts[:, index] >= some.taken).sum(axis=0) >= count
+                enough = (_parts_left(nodes, shape, index) >= some.taken).sum(axis=0) >= count
                 room &= ~where | (some.taken == 0) | enough
     return room
 
@@ -237,7 +241,39 @@ def _asked(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
         asked: NDArray[np.int64] = nodes.gpu_whole[index] // WHOLE_GPU_MILLI * np.int64(request.gpu_milli)
         return asked
     enough = nodes.gpu_memory_mib[index] >= request.gpu_memory_mib
-    return np.where(enough, np.int64(request.gpu_memory_mib) * WHOLE_GPU_MILLI, NOWHERE)
+    kept_mib = request.gpu_asleep_mib or request.gpu_memory_mib
+    return np.where(enough, np.int64(kept_mib) * WHOLE_GPU_MILLI, NOWHERE)
+
+
+def extra(nodes: Nodes, shape: Shape, slot: int) -> int:
+    """What the shape takes of each GPU of the slot while it is awake, beyond what `take` says; 0 where it takes no
+    turns."""
+    return int(_extras(nodes, shape, slice(slot, slot + 1))[0])
+
+
+def left(nodes: Nodes, shape: Shape, slot: int) -> list[int]:
+    """What is left for the shape of each GPU that is opened: less where it would need more room to be awake than its
+    group has there, and then perhaps less than nothing."""
+    found: list[int] = _parts_left(nodes, shape, slice(slot, slot + 1))[:, 0].tolist()
+    return found
+
+
+def _extras(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
+    request = shape.request
+    found = np.zeros(len(nodes.sharing_ids[index]), dtype=np.int64)
+    if request.gpu_asleep_mib:
+        for where, sharing in _by_sharing(nodes, index):
+            if sharing is not None and sharing.isolation != "memory" and shape.replicas(sharing):
+                found[where] = (request.gpu_memory_mib - request.gpu_asleep_mib) * WHOLE_GPU_MILLI
+    return found
+
+
+def _parts_left(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
+    parts = nodes.gpu_parts[:, index]
+    if not shape.request.gpu_asleep_mib:
+        return parts
+    rooms = nodes.awake_rooms.rooms(shape.request.turn_group, len(nodes.gpu_parts), nodes.size)[:, index]
+    return parts - np.maximum(_extras(nodes, shape, index) - rooms, 0)
 
 
 def _by_sharing(nodes: Nodes, index: Index) -> Iterator[tuple[Mask, Sharing | None]]:

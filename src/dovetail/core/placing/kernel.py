@@ -62,7 +62,7 @@ def over(
     summed by domain, each with the domains of the slots."""
     several = shape.gpus > 1
     replicas = parts is not None and (max(shape.gpus, shape.shared) > 1 and (nodes.divided or not shape.fraction))
-    if not BUILT or shape.wants or shape.stand_ins is not None or replicas:
+    if not BUILT or shape.wants or shape.stand_ins is not None or replicas or shape.request.gpu_asleep_mib:
         return None
     arrays = KernelArrays(
         need=shape.need, floor=shape.floor, free=nodes.free, suitable=own.suitable, preference=own.preference,

@@ -178,7 +178,8 @@ class Demand:
         claimed = self._by_claims(shape, slot)
         if share == shares.NOWHERE or claimed is None:
             return None
-        milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
+        whole = share + shares.extra(nodes, shape, slot) if share else 0
+        milli = -(-whole * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
         return device_units.counted(shape, record, max(count, 1) if share else 0, milli, claimed)
 
     def _by_claims(self, shape: Shape, slot: int) -> DeviceUnits | None:

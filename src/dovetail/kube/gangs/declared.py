@@ -27,6 +27,8 @@ from msgspec.structs import replace
 from dovetail.core.model import Gang, Pod, Problem
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.translate.annotations import (
+    ASLEEP_MEMORY,
+    SLEEP_ENGINE,
     FENCE,
     FRACTION,
     ISOLATION,
@@ -301,6 +303,8 @@ def _of_pods(own: WorkloadOptions) -> Iterable[Problem]:
     for key, value in (
         (MEMORY, own.gpu_memory_mib),
         (FRACTION, own.gpu_milli),
+        (ASLEEP_MEMORY, own.gpu_asleep_mib),
+        (SLEEP_ENGINE, own.sleep_engine),
         (ISOLATION, own.isolation),
         (LEASE, own.lease),
         (FENCE, own.fence),

@@ -12,6 +12,8 @@ Rules
   On a pod without a gang, levels have no effect: a single pod is always inside one domain.
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are the pod's need of each of its GPUs, rounded up;
   `gpu-isolation` is the minimum isolation from other pods. They are read on the pod: pods of a gang may differ.
+- `gpu-memory-asleep` is what of `gpu-memory` an inference engine that can sleep needs while it sleeps. `sleep-engine`
+  and `wake-wanted` are for who gives the turns (`sleeping`); they decide nothing in the scheduler.
 - The keys that we write are not read here: the record of a bound pod is in `bound`. `when-idle` is for the policy about
   idle workloads (`idlepolicy`), `network-environment` for the agent; they decide nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
@@ -50,10 +52,12 @@ BOUND = PREFIX + "bound"
 IDLE_NOTICED = PREFIX + "idle-noticed"
 IDLE_STOPPED = PREFIX + "idle-stopped"
 DELETION_COST = PREFIX + "deletion-cost"
+TURN = PREFIX + "turn"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """The pods with the lowest are the first that a ReplicaSet deletes; 0 without it."""
 WRITTEN_BY_US = frozenset(
-    key.removeprefix(PREFIX) for key in (BOUND, DECISION, DELETION_COST, DEVICES, IDLE_NOTICED, IDLE_STOPPED, RANK)
+    key.removeprefix(PREFIX)
+    for key in (BOUND, DECISION, DELETION_COST, DEVICES, IDLE_NOTICED, IDLE_STOPPED, RANK, TURN)
 )
 LEVELS = {
     "region": "topology.kubernetes.io/region",
@@ -67,6 +71,8 @@ LEVELS = {
 }
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
+ASLEEP_MEMORY, SLEEP_ENGINE, WAKE_WANTED = "gpu-memory-asleep", "sleep-engine", "wake-wanted"
+SLEEP_ENGINES = ("vllm", "vllm-level-2", "sglang")
 HOLD = "hold"
 WHEN_IDLE = "when-idle"
 NETWORK_ENVIRONMENT = "network-environment"
@@ -111,6 +117,9 @@ class WorkloadOptions(Struct, frozen=True):
     nvlink: str = ""
     gpu_memory_mib: int = 0
     gpu_milli: int = 0
+    gpu_asleep_mib: int = 0
+    sleep_engine: str = ""
+    wake_wanted_ms: int = 0
     isolation: Isolation | Literal[""] = ""
     max_runtime_ms: int = 0
     checkpoint_interval_ms: int = 0
@@ -286,6 +295,16 @@ TABLE: dict[str, Key] = {
     ),
     MEMORY: Key("gpu_memory_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("8Gi", "8192Mi", "8G")),
     FRACTION: Key("gpu_milli", "must be a decimal number above 0 and up to 1", _milli, ("0.5", "0.125", "1")),
+    ASLEEP_MEMORY: Key(
+        "gpu_asleep_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("2Gi", "2048Mi", "2G")
+    ),
+    SLEEP_ENGINE: Key(
+        "sleep_engine", f"must be {', '.join(SLEEP_ENGINES[:-1])} or {SLEEP_ENGINES[-1]}", _one_of(*SLEEP_ENGINES),
+        SLEEP_ENGINES,
+    ),
+    WAKE_WANTED: Key(
+        "wake_wanted_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
+    ),
     ISOLATION: Key("isolation", "must be none, memory or strong", _one_of(*ISOLATIONS), ISOLATIONS),
     "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
     "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),

@@ -41,7 +41,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The values in force when the pod was bound. `version` is 0 if there is no record. `queue` is the queue of the
     decision; `gang` the id of the gang ("" for none), `gang_min` its minimum of pods that start together, and
     `gang_priority` its priority (None: that of its pods). `gpu_milli` or `gpu_memory_mib` is the pod's share of each
-    GPU (0: all of it). `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
+    GPU (0: all of it), and `gpu_asleep_mib` what it needs of that while it sleeps. `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
     the uid of the controller, `made_for` the object that names the job, as in Pod. `lease` is the name of the GPULease
     within which it is placed, `fence` the fence of that. `headroom` and `headroom_within_ms` are as in Work."""
 
@@ -68,6 +68,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     made_for: str = ""
     headroom: _Count = 0
     headroom_within_ms: _Count = 0
+    gpu_asleep_mib: _Count = 0
 
     @property
     def recorded(self) -> bool:
@@ -84,7 +85,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
                 max_runtime_ms=self.max_runtime_ms, checkpoint_interval_ms=self.checkpoint_interval_ms,
                 startup_ms=self.startup_ms, preemptible=self.preemptible, movable=self.movable,
                 lease=self.lease, fence=self.fence, headroom=self.headroom,
-                headroom_return_ms=self.headroom_within_ms,
+                headroom_return_ms=self.headroom_within_ms, gpu_asleep_mib=self.gpu_asleep_mib,
             )
         )  # fmt: skip
 
@@ -135,7 +136,7 @@ class BoundRecords:
             pod.owner.rpartition("/")[2], devices,
             request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
             work.checkpoint_interval_ms, work.startup_ms, work.movable, pod.lease.rpartition("/")[2], pod.fence,
-            pod.made_for, work.headroom, work.headroom_within_ms,
+            pod.made_for, work.headroom, work.headroom_within_ms, request.gpu_asleep_mib,
         )  # fmt: skip
         kept = self._kept[pod.uid] = Kept(bound, text_of(bound), node)
         return kept

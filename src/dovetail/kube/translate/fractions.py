@@ -7,6 +7,8 @@ Rules
 - A MIG slice has the memory of its profile: it is compared with `gpu-memory`, and the scheduler never shares it.
 - Whole GPUs and MIG slices have strong isolation, unless the node shares them, which the core checks. Replicas with a
   resource name of their own (`.shared`) never have it, and replicas of a MIG slice guarantee nothing.
+- `gpu-memory-asleep` needs `gpu-memory`, and is less than that: it is of replicas, which several instances have of one
+  GPU. The pods of a namespace take turns with each other, and with no others.
 - A misspelt MIG resource is a Problem. A well-spelt one of an unknown product may still be offered by a node; the core
   reports it if no node does.
 """
@@ -24,7 +26,9 @@ from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
 from dovetail.kube.objects.base import Quantity
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, WorkloadOptions
+from dovetail.kube.translate.annotations import (
+    ASLEEP_MEMORY, FRACTION, ISOLATION, MEMORY, PREFIX, SLEEP_ENGINE, WorkloadOptions,
+)  # fmt: skip
 from dovetail.kube.translate.problems import shown
 
 _Items = tuple[tuple[str, Quantity], ...]
@@ -32,9 +36,10 @@ Misspelt = tuple[str, str, str]
 """Path, name and amount of a resource."""
 
 
-def with_share(request: Request, options: WorkloadOptions) -> Request:
+def with_share(request: Request, options: WorkloadOptions, namespace: str) -> Request:
     """The request with the share of each GPU in `options`. A pod that requests only MIG slices shares no GPU."""
-    return _remembered(request, options)
+    found = _remembered(request, options)
+    return replace(found, turn_group=namespace) if found.gpu_asleep_mib else found
 
 
 def _with_share(request: Request, options: WorkloadOptions) -> Request:
@@ -45,6 +50,7 @@ def _with_share(request: Request, options: WorkloadOptions) -> Request:
         request,
         gpu_milli=options.gpu_milli,
         gpu_memory_mib=options.gpu_memory_mib,
+        gpu_asleep_mib=options.gpu_asleep_mib if options.gpu_asleep_mib < options.gpu_memory_mib else 0,
         isolation="" if options.isolation == "none" else options.isolation,
     )
 
@@ -55,7 +61,7 @@ _remembered = Remembered[Request](4096, _with_share)
 def share_problems(pod: Pod, resources: tuple[tuple[str, int], ...], options: WorkloadOptions) -> Iterable[Problem]:
     """The invalid GPU annotations of a pod that requests these amounts."""
     asked = tuple(name for name, _ in resources)
-    for key in (MEMORY, FRACTION, ISOLATION):
+    for key in (MEMORY, FRACTION, ISOLATION, ASLEEP_MEMORY, SLEEP_ENGINE):
         if rule := _share_rule(key, asked, options):
             field = PREFIX + key
             yield Problem(f"metadata.annotations[{field}]", shown(pod.metadata.annotations[field]), rule)
@@ -72,6 +78,8 @@ def _share_rule(key: str, resources: tuple[str, ...], options: WorkloadOptions) 
         if options.gpu_memory_mib:
             return f"has the meaning of {PREFIX}{MEMORY}: leave one of them away"
         return "" if gpus else f"no container asks for {SHARED_GPU} or {GPU}"
+    if key in (ASLEEP_MEMORY, SLEEP_ENGINE):
+        return _sleep_rule(key, gpus, options)
     isolation = options.gpu_memory_mib if key == MEMORY else options.isolation
     if not isolation:
         return ""
@@ -84,6 +92,19 @@ def _share_rule(key: str, resources: tuple[str, ...], options: WorkloadOptions) 
         weak = isolation == STRONG and SHARED_GPU in gpus
         return f"is never promised for {SHARED_GPU}: ask for {GPU} or a MIG slice ({names.FORM})" if weak else ""
     return next((rule for name, read in slices if (rule := _too_small(name, read, options.gpu_memory_mib))), "")
+
+
+def _sleep_rule(key: str, gpus: list[str], options: WorkloadOptions) -> str:
+    asleep_mib, awake_mib = options.gpu_asleep_mib, options.gpu_memory_mib
+    if key == SLEEP_ENGINE:
+        return f"needs {PREFIX}{ASLEEP_MEMORY} beside it" if options.sleep_engine and not asleep_mib else ""
+    if not asleep_mib:
+        return ""
+    if not awake_mib:
+        return f"needs {PREFIX}{MEMORY} beside it: the memory of the instance while it is awake"
+    if asleep_mib >= awake_mib:
+        return f"must be less than {PREFIX}{MEMORY}, which is {awake_mib}Mi; nearest valid value: {awake_mib - 1}Mi"
+    return "" if gpus else f"no container asks for {SHARED_GPU} or {GPU}: a MIG slice has the memory of its profile"
 
 
 def _too_small(name: str, read: names.Name, memory_mib: int) -> str:

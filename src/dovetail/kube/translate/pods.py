@@ -140,10 +140,11 @@ def _record(
             request = with_nvlink(request, options.nvlink)
         if bound is None and asked.misspelt and not too_much:
             problems += name_problems(asked.misspelt)
-        if options.gpu_memory_mib or options.gpu_milli or options.isolation:
+        asleep = options.gpu_asleep_mib or options.sleep_engine
+        if options.gpu_memory_mib or options.gpu_milli or options.isolation or asleep:
             if bound is None:
                 problems += share_problems(obj, asked.resources, options)
-            request = with_share(request, options)
+            request = with_share(request, options, meta.namespace)
     extended = status.extended_resource_claim_status
     claims, own_volumes = _claims(read) if spec.volumes else ((), ())
     device_claims, own_claims = tuple[str, ...](), tuple[str, ...]()
