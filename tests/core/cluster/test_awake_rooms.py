@@ -17,7 +17,8 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.event_handlers import apply
-from dovetail.core.model import CPU, GPU, PODS, SHARED_GPU, Node, Pod, Request
+from dovetail.core.model import CPU, PODS, SHARED_GPU, Node, Pod, Request
+from dovetail.core.queues.amounts import GPU as GPU_CLASS
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
 from tests.breadth import BREADTH
@@ -80,7 +81,8 @@ def test_without_turns_the_second_would_wait() -> None:
 
 
 def test_pods_of_two_namespaces_take_no_turns_with_each_other() -> None:
-    assert place(of(node()), instance("a", 8, 1), instance("b", 7, 1, "others"), instance("c", 2, 1, "others")) == ["a", "c"]
+    pods = instance("a", 8, 1), instance("b", 7, 1, "others"), instance("c", 2, 1, "others")
+    assert place(of(node()), *pods) == ["a", "c"]
 
 
 def test_a_room_is_no_larger_than_those_that_are_left_need() -> None:
@@ -109,15 +111,14 @@ def test_an_instance_that_no_gpu_can_hold_awake_is_refused_for_good(asleep: int)
     state = of(node())
     decisions = step(state, [ev.PodChanged(instance("a", MEMORY_MIB + 1, asleep))], 0)
     (hold,) = [d for d in decisions if isinstance(d, Hold)]
-    assert [(r.reason, r.when) for r in hold.refusals] == [(Reason.GPU_MEMORY, When.NEVER)]
+    assert [(r.reason, r.when) for r in hold.refusal.nodes] == [(Reason.GPU_MEMORY, When.NEVER)]
 
 
 def test_a_queue_is_charged_for_what_an_instance_has_while_it_is_awake() -> None:
     state = of(node())
     place(state, instance("a", 8, 1), instance("b", 8, 1))
-    waits = instance("c", 8, 1)
-    assert [dict(state.shares.amounts(uid))[GPU] for uid in "ab"] == [800, 800]
-    assert dict(state.shares.wanted([waits]))[GPU] == 800
+    assert [dict(state.shares.amounts(uid))[GPU_CLASS] for uid in "ab"] == [800, 800]
+    assert dict(state.shares.wanted([instance("c", 8, 1)]))[GPU_CLASS] == 800
 
 
 @st.composite
@@ -149,7 +150,7 @@ def test_no_allowed_set_of_awake_instances_needs_more_than_there_is_and_none_wit
             step(state, [ev.PodRemoved(f"p{number}")], 1)
             assert state.cluster.check() == []
     assert all(most_mib(_on(state, card)) <= MEMORY_MIB for card in range(cards))
-    again = restore(take(state))
+    again = restore(state.policy, take(state))
     assert again.cluster.check() == []
     assert [_on(again, card) for card in range(cards)] == [_on(state, card) for card in range(cards)]
 
