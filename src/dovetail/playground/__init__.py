@@ -41,7 +41,7 @@ from dovetail.playground.daemon_sets import DaemonSets
 from dovetail.playground.default_scheduler import DefaultScheduler
 from dovetail.playground.deployments import Deployments
 from dovetail.playground.faults import Fault, Faults
-from dovetail.playground.faulty_server import FaultyServer
+from dovetail.playground.faulty_server import FaultyServer, PodServer
 from dovetail.playground.gpu_exporters import GPU_LOAD, SimulatedExporters
 from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
 from dovetail.playground.pod_logs import LOG, WrittenLogs
@@ -99,8 +99,10 @@ class Playground:
             self.store, self._catalogue, self._writes, self._deletions, budgets, watches, clock,
             Watches(self.store, self.faults, bookmark_interval_s),
         )  # fmt: skip
+        self.pod_servers: dict[tuple[str, str], PodServer] = {}
+        """The servers in pods, by namespace and name, as the proxy of the API server reaches them."""
         self._server = FaultyServer(
-            server, self.store, self._catalogue, self.faults, self.exporters, WrittenLogs(self.store)
+            server, self.store, self._catalogue, self.faults, self.exporters, WrittenLogs(self.store), self.pod_servers
         )
         self._tasks: list[asyncio.Task[None]] = []
         for name in _NAMESPACES:

@@ -5,6 +5,7 @@ logs of pods."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from msgspec import Struct
@@ -35,6 +36,10 @@ def logged_pod(path: str) -> tuple[str, str] | None:
     return None
 
 
+PodServer = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+"""Answers a request for a path of the server in a pod."""
+
+
 class FaultyServer(Struct, frozen=True):
     """Answers the requests of one playground. A fault may happen to each of them first."""
 
@@ -44,6 +49,7 @@ class FaultyServer(Struct, frozen=True):
     faults: Faults
     exporters: SimulatedExporters
     logs: WrittenLogs
+    pod_servers: dict[tuple[str, str], PodServer]
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every request comes here."""
@@ -59,7 +65,7 @@ class FaultyServer(Struct, frozen=True):
             if fault is not None:
                 await _happen(fault, request)
             if proxied is not None:
-                response = self._proxy(request, *proxied)
+                response = await self._proxy(request, *proxied)
             elif logged is not None and request.method == "GET":
                 response = await self.logs.answer(request, *logged)
             else:
@@ -70,10 +76,13 @@ class FaultyServer(Struct, frozen=True):
             break_connection(request.transport)
         return response
 
-    def _proxy(self, request: web.BaseRequest, namespace: str, name: str, path: str) -> web.StreamResponse:
-        """The answer of the server in a pod. Only the exporters of agents are simulated."""
+    async def _proxy(self, request: web.BaseRequest, namespace: str, name: str, path: str) -> web.StreamResponse:
+        """The answer of the server in a pod: one of `pod_servers`, or the simulated exporter of an agent."""
         if self.store.get("pods", namespace, name) is None:
             raise failures.not_found("", "pods", name)
+        own = self.pod_servers.get((namespace, name))
+        if own is not None:
+            return await own(request, path)
         text = self.exporters.metrics(namespace, name, frozenset(request.query.getall("name[]", ())))
         if text is None or path != "metrics":
             raise failures.Failure(503, "ServiceUnavailable", "no server of this pod is simulated here")
