@@ -43,6 +43,7 @@ ROOMS = {
     },
     "jobs": {"core", "kube", "views"},
     "idlepolicy": {"core", "jobs", "kube"},
+    "sleeping": {"core", "kube"},
     "sim": {"core"},
     "replicas": {"core", "kube", "monitoring", "views"},
     "advice": {"core", "history", "kube", "monitoring"},
@@ -71,6 +72,7 @@ ROOMS = {
         "operator",
         "plane",
         "replicas",
+        "sleeping",
         "topology",
     },
 }

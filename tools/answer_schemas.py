@@ -45,6 +45,7 @@ from dovetail.operator.installation.removal import Removal
 from dovetail.recording.decided import DecidedRun
 from dovetail.replicas.count import ReplicaCount
 from dovetail.sim.report import ArrivalReport, QueueReport, SnapshotReport
+from dovetail.sleeping.run import InstanceTurn
 from dovetail.views.defrag_types import Defrag
 from dovetail.views.drain_types import DrainPlan
 from dovetail.views.job_types import JobList
@@ -93,6 +94,7 @@ KINDS: dict[str, AnswerKind] = {
     "HistoryJob": AnswerKind(HistoryJob, "history", EACH),
     "IdleList": AnswerKind(IdleList, "idle"),
     "InstallPlan": AnswerKind(InstallPlan, "install --plan"),
+    "InstanceTurn": AnswerKind(InstanceTurn, "serve turns", EACH),
     "Installation": AnswerKind(InstallAnswer, "install"),
     "InstanceRanking": AnswerKind(Ranking, "instances"),
     "JobAdviceList": AnswerKind(JobAdviceList, "advise"),

@@ -68,7 +68,7 @@ ELSEWHERE = {
     "AgentInspection": "agent/test_inspect.py", "AgentsDemo": "demo/test_agents.py",
     "Capacity": "test_capacity.py", "Check": "test_check.py", "Cost": "test_cost.py",
     "Demo": "demo/test_jobs.py", "HistoryJob": "test_history.py", "IdleList": "test_idle.py",
-    "JobAdviceList": "test_advise.py", "QueueBudgets": "queues/test_budgets.py",
+    "InstanceTurn": "serve/test_serve_turns.py", "JobAdviceList": "test_advise.py", "QueueBudgets": "queues/test_budgets.py",
     "QueueReport": "simulate/test_simulate.py",
     "ReplicaCount": "../replicas/test_count.py",
     "ReplayDifference": "../recording/test_decided.py", "ReplayReport": "replay/test_replay.py",

@@ -46,6 +46,8 @@ from dovetail.replicas import metrics as replica_metrics
 from dovetail.replicas import run as replica_run
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
+from dovetail.sleeping import metrics as turn_metrics
+from dovetail.sleeping import run as turns_run
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
 from dovetail.topology.fabric import FINDING_KINDS
@@ -201,6 +203,7 @@ def test_reasons() -> None:
         (plane_metrics, "Of agents' endpoints"),
         (idle_metrics, "Of the policy about idle workloads"),
         (replica_metrics, "Of replicas by need"),
+        (turn_metrics, "Of turns"),
         (collector_metrics, ""),
     ],
 )
@@ -222,6 +225,7 @@ def test_endpoints() -> None:
     assert first(reference("metrics", "path", "Of agents' endpoints")) == list(probes.PATHS)
     assert first(reference("metrics", "path", "Of the policy about idle workloads")) == list(idle_policy.PATHS)
     assert first(reference("metrics", "path", "Of replicas by need")) == list(replica_run.PATHS)
+    assert first(reference("metrics", "path", "Of turns")) == list(turns_run.PATHS)
 
 
 def test_the_metrics_of_the_agent() -> None:

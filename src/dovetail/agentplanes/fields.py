@@ -135,7 +135,10 @@ PASSED_ANNOTATIONS = (
 )
 """Annotations that are carried. Labels are not: they would select the pod for Services and policies of the host."""
 
-REFUSED_ANNOTATIONS = ("dovetail.dev/gpu-fraction", "dovetail.dev/gpu-memory", "dovetail.dev/gpu-isolation")
+REFUSED_ANNOTATIONS = (
+    "dovetail.dev/gpu-fraction", "dovetail.dev/gpu-memory", "dovetail.dev/gpu-memory-asleep",
+    "dovetail.dev/gpu-isolation",
+)  # fmt: skip
 """Shares of GPUs, which are not carried."""
 
 REFUSED_VARIABLES = (

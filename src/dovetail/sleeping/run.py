@@ -72,6 +72,10 @@ class InstanceTurn(Struct, frozen=True, rename="camel"):
     because: str
 
 
+class NoInstance(Exception):
+    """The pod takes no turns, or cannot sleep now; the text says why."""
+
+
 async def read_turns(config: ClusterConfig, options: TurnOptions) -> tuple[InstanceTurn, ...]:
     """What the instances of the namespace do now. Changes nothing. Raises KubeError."""
     async with Client(config, user_agent="dovetail-turns") as client:
@@ -81,7 +85,7 @@ async def read_turns(config: ClusterConfig, options: TurnOptions) -> tuple[Insta
 
 
 async def ask_to_wake(config: ClusterConfig, namespace: str, name: str) -> None:
-    """Write on the pod that it wants to be awake. Raises KubeError, LookupError for a pod that is no instance."""
+    """Write on the pod that it wants to be awake. Raises KubeError, NoInstance."""
     async with Client(config, user_agent="dovetail-turns") as client:
         await _found(client, namespace, name)
         wanted = TurnRecord(TurnStep.WAKING, round(time.time() * 1000)).text.partition(" ")[2]
@@ -89,12 +93,12 @@ async def ask_to_wake(config: ClusterConfig, namespace: str, name: str) -> None:
 
 
 async def put_to_sleep(config: ClusterConfig, namespace: str, name: str) -> None:
-    """Tell one instance to sleep now. Raises KubeError, EngineRefuses, LookupError for a pod that is no instance, or one
-    that starts or wakes."""
+    """Tell one instance to sleep now. Raises KubeError, EngineRefuses, NoInstance, also for one that starts or
+    wakes."""
     async with Client(config, user_agent="dovetail-turns") as client:
         one = await _found(client, namespace, name)
         if one.record.step in (TurnStep.START, TurnStep.WAKING):
-            raise LookupError(f"{namespace}/{name} starts or wakes now: try again when it is awake")
+            raise NoInstance(f"{namespace}/{name} starts or wakes now: try again when it is awake")
         await Engines(client, namespace).switch(one, one.engine.sleep, asleep=True)
         record = TurnRecord(TurnStep.ASLEEP, round(time.time() * 1000))
         await _annotate(client, namespace, name, {TURN: record.text, _WANTED: None})
@@ -345,7 +349,7 @@ async def _found(client: Client, namespace: str, name: str) -> Sleeper:
     found, unusable = sleepers_of([pod])
     if not found:
         why = unusable[0].because if unusable else "it is on no node, or was placed without dovetail.dev/gpu-memory-asleep"
-        raise LookupError(f"{namespace}/{name} takes no turns: {why}")
+        raise NoInstance(f"{namespace}/{name} takes no turns: {why}")
     return found[0]
 
 
