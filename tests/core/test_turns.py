@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of instances that can sleep: over long virtual time no GPU ever holds more than its room, everyone who asks has a
-turn within the bound, and nobody wakes more often than the shortest turn allows."""
+"""Turns of instances that can sleep: over long virtual time no GPU ever holds more than its room, everyone who asks has
+a turn within the bound, and nobody wakes more often than the shortest turn allows."""
 
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -79,7 +80,9 @@ def test_an_engine_that_is_not_known_to_sleep_holds_its_memory(state: EngineStat
 
 
 def test_a_lost_engine_keeps_nobody_waiting_on_other_gpus() -> None:
-    found = at(10, one("gone", LOST), one("tp", ASLEEP, gpus="01", wanted_ms=1), one("c", ASLEEP, gpus="1", wanted_ms=2))
+    found = at(
+        10, one("gone", LOST), one("tp", ASLEEP, gpus="01", wanted_ms=1), one("c", ASLEEP, gpus="1", wanted_ms=2)
+    )
     assert found.wake == ("c",)
 
 
@@ -114,7 +117,9 @@ def test_over_hours_memory_waits_and_switches_stay_within_their_bounds(seed: int
         for name in [name for name, (due_ms, _) in done.items() if due_ms <= now_ms]:
             state = done.pop(name)[1]
             since_ms = now_ms if state is AWAKE else 0
-            here[name] = replace(here[name], state=state, awake_ms=since_ms, wanted_ms=0 if since_ms else here[name].wanted_ms)
+            here[name] = replace(
+                here[name], state=state, awake_ms=since_ms, wanted_ms=0 if since_ms else here[name].wanted_ms
+            )
         for name, instance in here.items():
             if instance.state is ASLEEP and not instance.wanted_ms and chance.random() < 0.2:
                 here[name] = replace(instance, wanted_ms=now_ms)
@@ -130,4 +135,4 @@ def test_over_hours_memory_waits_and_switches_stay_within_their_bounds(seed: int
             assert not instance.wanted_ms or now_ms - instance.wanted_ms <= bound_ms, (instance, found.waits)
     assert any(woke.values())
     for times in woke.values():
-        assert all(later - before >= LEAST_MS for before, later in zip(times, times[1:], strict=False))
+        assert all(later - before >= LEAST_MS for before, later in pairwise(times))

@@ -46,10 +46,10 @@ from dovetail.replicas import metrics as replica_metrics
 from dovetail.replicas import run as replica_run
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
-from dovetail.sleeping import metrics as turn_metrics
-from dovetail.sleeping import run as turns_run
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
+from dovetail.sleeping import metrics as turn_metrics
+from dovetail.sleeping import run as turns_run
 from dovetail.topology.fabric import FINDING_KINDS
 from dovetail.views.lease_types import LeaseRow, PlaneRow, RequestRow
 from dovetail.views.why_types import Why, WhyLease, WhyRequest

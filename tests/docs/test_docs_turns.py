@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests of turns: the command takes its arguments, the rights are those that it uses, names agree with the code."""
+"""The manifests of turns: the command takes its arguments, its rights are few, names agree with the code."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ async def some() -> AsyncIterator[World]:
 async def two(some: World, kind: str = "vllm") -> None:
     """`a` is awake, `b` sleeps and wants to be awake."""
     some.add("b", kind)
-    some.playground.pod_servers["serving", "b"] = some.engines["b"]
-    some.engines["b"].parts = set()
+    some.engines["b"].parts, some.engines["b"].paused = set(), True
     some.card.hold("b", 5)
     some.card.most = 0
     some.annotate("b", "dovetail.dev/turn", "asleep 2026-06-01T00:00:00Z")
@@ -33,7 +32,7 @@ async def two(some: World, kind: str = "vllm") -> None:
 @pytest.mark.parametrize(("kind", "sleep", "wake"), [
     ("vllm", ["sleep?level=1&mode=wait"], ["wake_up"]),
     ("vllm-level-2", ["sleep?level=2&mode=wait"], ["wake_up?tags=weights", "collective_rpc", "wake_up?tags=kv_cache"]),
-    ("sglang", ["release_memory_occupation"], ["resume_memory_occupation"]),
+    ("sglang", ["pause_generation", "release_memory_occupation"], ["resume_memory_occupation", "continue_generation"]),
 ])  # fmt: skip
 async def test_the_one_awake_has_its_turn_then_sleeps_before_the_next_wakes(
     some: World, kind: str, sleep: list[str], wake: list[str]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A namespace with engines that sleep, behind the proxy of an API server in memory. The engines are as strict as vLLM and
-SGLang about paths, methods and bodies, and hold memory of a card that must never be exceeded."""
+"""A namespace with engines that sleep, behind the proxy of an API server in memory. The engines are as strict as vLLM
+and SGLang about paths, methods and bodies, and hold memory of a card that must never be exceeded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Engine:
     def __init__(self, name: str, card: Card, awake: int, asleep: int, kind: str = "vllm") -> None:
         self.name, self.card, self.awake, self.asleep, self.kind = name, card, awake, asleep, kind
         self.parts = {"weights", "kv_cache"}
-        self.loaded = True
+        self.loaded, self.paused = True, False
         self.faults: dict[str, int | str] = {}
         self.calls: list[str] = []
         card.hold(name, awake)
@@ -90,10 +90,17 @@ class Engine:
     async def _sglang(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         if path == "health":
             return web.Response(status=200)
-        if path not in ("release_memory_occupation", "resume_memory_occupation"):
+        paths = ("release_memory_occupation", "resume_memory_occupation", "pause_generation", "continue_generation")
+        if path not in paths:
             return web.json_response({"detail": "Not Found"}, status=404)
+        if request.method != "POST":
+            return web.json_response({"detail": "Method Not Allowed"}, status=405)
         if not request.can_read_body or not isinstance(await request.json(), dict):
             return web.json_response({"detail": [{"type": "missing", "loc": ["body"]}]}, status=422)
+        if path.endswith("generation"):
+            self.paused = path == "pause_generation"
+            return web.json_response({"message": "Generation paused successfully.", "status": "ok"})
+        assert self.paused, "release_memory_occupation should be called only when server is idle."
         self._hold(set() if path.startswith("release") else {"weights", "kv_cache"})
         return web.json_response(None)
 

@@ -42,8 +42,8 @@ _HOLDS_NOTHING = (EngineState.ASLEEP, EngineState.NOT_STARTED)
 
 
 class TurnTaker(Struct, frozen=True):
-    """An instance on these GPUs. `extra_mib` is what it has more of each while it is awake. `awake_ms` is since when it is
-    awake (0: not known, long ago), `wanted_ms` since when it wants to be (0: it does not)."""
+    """An instance on these GPUs. `extra_mib` is what it has more of each while it is awake. `awake_ms` is since when it
+    is awake (0: not known, long ago), `wanted_ms` since when it wants to be (0: it does not)."""
 
     name: str
     gpus: tuple[str, ...]

@@ -2,12 +2,14 @@
 """How each inference engine is told to sleep and to wake: one table.
 
 Sources
-- vLLM, "Sleep Mode", and `vllm/entrypoints/serve/sleep/api_router.py`: the endpoints exist with `--enable-sleep-mode` and
-  `VLLM_SERVER_DEV_MODE=1`; they answer 200 with an empty body, `is_sleeping` with JSON. Level 1 keeps the weights in
-  the memory of the host, level 2 drops them, so they are loaded again. It sleeps until every tag is awake. With
+- vLLM, "Sleep Mode", and `vllm/entrypoints/serve/sleep/api_router.py`: the endpoints exist with `--enable-sleep-mode`
+  and `VLLM_SERVER_DEV_MODE=1`; they answer 200 with an empty body, `is_sleeping` with JSON. Level 1 keeps the weights
+  in the memory of the host, level 2 drops them, so they are loaded again. It sleeps until every tag is awake. With
   `mode=wait` running requests are answered first; earlier releases ignore it.
-- SGLang, `http_server.py`: the endpoints exist always, and release memory only with `--enable-memory-saver`. Weights are
-  lost without `--enable-weights-cpu-backup`. They answer 200 with `null`; no endpoint says whether it sleeps.
+- SGLang, `http_server.py` and its scheduler: the endpoints exist always, and release memory only with
+  `--enable-memory-saver`. Weights are lost without `--enable-weights-cpu-backup`. They answer 200 with `null`; no
+  endpoint says whether it sleeps. Its scheduler ends with an assertion when memory is released while a request runs: so
+  generation is paused before, with the mode that aborts what runs and holds what comes.
 - TensorRT-LLM, "Runtime Memory Checkpointing": a prototype of its Python API; `trtllm-serve` has no endpoint for it.
   llama.cpp and Triton have none. So these engines are not in the table.
 """
@@ -49,8 +51,9 @@ ENGINES: dict[str, SleepEngine] = {
         EngineCall("wake_up", (("tags", "kv_cache"),)),
     )),
     "sglang": SleepEngine(
-        30000, "", "health", (EngineCall("release_memory_occupation", (), {}),),
-        (EngineCall("resume_memory_occupation", (), {}),),
+        30000, "", "health",
+        (EngineCall("pause_generation", (), {"mode": "abort"}), EngineCall("release_memory_occupation", (), {})),
+        (EngineCall("resume_memory_occupation", (), {}), EngineCall("continue_generation", (), {})),
     ),
 }  # fmt: skip
 """By the value of the annotation dovetail.dev/sleep-engine."""

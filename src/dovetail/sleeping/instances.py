@@ -6,7 +6,8 @@ Rules
   changes its annotations changes nothing.
 - GPUs are those of the record. Where the node's GPUs are only counted, its instances take turns as if all of them were
   on the same GPU.
-- `dovetail.dev/turn` is what was last done to an instance, and when. One from before its container started says nothing.
+- `dovetail.dev/turn` is what was last done to an instance, and when. One from before its container started says
+  nothing.
 - A pod with the init container `dovetail-turn` starts in its turn; any other starts when the kubelet starts it.
 """
 
@@ -55,7 +56,8 @@ class TurnRecord(Struct, frozen=True):
 
 class Sleeper(Struct, frozen=True):
     """An instance that can sleep. `gated`: it starts only in its turn. `running`: its container runs, since
-    `started_ms`. `gate_waits`: its init container waits for the turn now. `wanted_ms` is since when it wants to be awake."""
+    `started_ms`. `gate_waits`: its init container waits for the turn now. `wanted_ms` is since when it wants to be
+    awake."""
 
     name: str
     uid: str
@@ -123,7 +125,8 @@ def _sleeper(pod: Pod, engine_name: str, wanted_ms: int) -> Sleeper:
         meta.name, meta.uid, node, tuple(f"{node}/{index}" for index in indices_of(bound.devices) or ()),
         bound.gpu_memory_mib, bound.gpu_asleep_mib, engine_name, (stated or [ENGINES[engine_name].port])[0],
         any(one.name == GATE for one in pod.spec.init_containers), gate is not None and gate.running is not None,
-        state is not None and state.running is not None, started_ms, epoch_ms(meta.creation_timestamp), wanted_ms, record,
+        state is not None and state.running is not None, started_ms, epoch_ms(meta.creation_timestamp), wanted_ms,
+        record,
     )  # fmt: skip
 
 

@@ -58,8 +58,8 @@ class TurnOptions(Struct, frozen=True):
 
 
 class InstanceTurn(Struct, frozen=True, rename="camel"):
-    """An instance: where it is, its memory of each GPU, what it does, since when it wants to be awake (epoch ms, 0: it does
-    not), and why it waits, or cannot be used."""
+    """An instance: where it is, its memory of each GPU, what it does, since when it wants to be awake (epoch ms, 0: it
+    does not), and why it waits, or cannot be used."""
 
     name: str
     node: str
@@ -348,14 +348,16 @@ async def _found(client: Client, namespace: str, name: str) -> Sleeper:
     pod = await client.request("GET", PODS.path(namespace, name), decode=Pod)
     found, unusable = sleepers_of([pod])
     if not found:
-        why = unusable[0].because if unusable else "it is on no node, or was placed without dovetail.dev/gpu-memory-asleep"
+        why = (
+            unusable[0].because
+            if unusable
+            else "it is on no node, or was placed without dovetail.dev/gpu-memory-asleep"
+        )
         raise NoInstance(f"{namespace}/{name} takes no turns: {why}")
     return found[0]
 
 
-async def _annotate(
-    client: Client, namespace: str, name: str, values: Mapping[str, str | None], uid: str = ""
-) -> None:
+async def _annotate(client: Client, namespace: str, name: str, values: Mapping[str, str | None], uid: str = "") -> None:
     # With its uid the write is refused for another pod of the name.
     metadata = {"annotations": dict(values)} | ({"uid": uid} if uid else {})
     path = PODS.path(namespace, name)

@@ -26,9 +26,12 @@ from tests.breadth import BREADTH
 MEMORY_MIB = 10
 
 
-def node(name: str = "n", sharing: Sharing = Sharing(SHARED_GPU, 1, 8), memory_mib: int = MEMORY_MIB) -> Node:
+ONE_CARD = Sharing(SHARED_GPU, 1, 8)
+
+
+def node(sharing: Sharing = ONE_CARD) -> Node:
     amounts = {CPU: 64_000, PODS: 110, sharing.resource: sharing.cards * sharing.replicas}
-    return Node(name, tuple(sorted(amounts.items())), gpu_memory_mib=memory_mib, sharing=sharing)
+    return Node("n", tuple(sorted(amounts.items())), gpu_memory_mib=MEMORY_MIB, sharing=sharing)
 
 
 def instance(uid: str, awake: int, asleep: int, group: str = "team", **more: Any) -> Pod:

@@ -58,6 +58,7 @@ MENTIONS: dict[str, tuple[str, ...]] = {
     "G56": ("nnodes", "localhost", "127.0.0.1", "::1"),
     "G57": ("NVIDIA_DRIVER_CAPABILITIES",),
     "G58": ("claimName",),
+    "G60": ("gpu-memory-asleep",),
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))

@@ -67,8 +67,9 @@ def differences(
         # A pod that finds no replica gets nothing of what is left.
         parts[seats[:, slot] == 0, slot] = 0
     for (slot, gpu, group), room in rooms.items():
-        if room != (kept := nodes.awake_rooms.room(group, slot, gpu)):
-            wrong.append(f"room of {group} on GPU {gpu} of slot {slot}: {kept} but {room} is true")
+        if room != nodes.awake_rooms.room(group, slot, gpu):
+            there = nodes.awake_rooms.room(group, slot, gpu)
+            wrong.append(f"room of {group} on GPU {gpu} of slot {slot}: {there} but {room} is true")
     wrong += _differences("free amounts", free, nodes.free)
     wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)
     wrong += _differences("replicas of GPUs", seats, nodes.gpu_seats)

@@ -27,13 +27,14 @@ def written_bits(pod: Pod) -> int:
 @mypyc_attr(acyclic=True)
 class Placement:
     """A pod on a node slot, with the shape that it has there. `gpu_bits` are the whole GPUs it holds, `share_bits`
-    those of which it has `share` each, in units of the node's `gpu_whole`, and `extra` more while it is awake, if it is an
-    instance that can sleep; `share_milli` is both in thousandths, rounded up. `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books, `grants` what was
-    allocated for its claims with it, `slices` its MIG instances, as bits for each card of the node."""
+    those of which it has `share` each, in units of the node's `gpu_whole`, and `extra` more while it is awake, if it is
+    an instance that can sleep; `share_milli` is both in thousandths, rounded up. `picks` are the volumes chosen with
+    it. `entry` is its entry in the kubelet's books, `grants` what was allocated for its claims with it, `slices` its
+    MIG instances, as bits for each card of the node."""
 
     __slots__ = (
-        "entry", "extra", "gpu_bits", "grants", "picks", "pod", "shape", "share", "share_bits", "share_milli", "slices", "slot",
-        "uid",
+        "entry", "extra", "gpu_bits", "grants", "picks", "pod", "shape", "share", "share_bits", "share_milli",
+        "slices", "slot", "uid",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, slot: int, shape: Shape) -> None:

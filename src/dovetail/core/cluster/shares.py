@@ -273,7 +273,8 @@ def _parts_left(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
     if not shape.request.gpu_asleep_mib:
         return parts
     rooms = nodes.awake_rooms.rooms(shape.request.turn_group, len(nodes.gpu_parts), nodes.size)[:, index]
-    return parts - np.maximum(_extras(nodes, shape, index) - rooms, 0)
+    left_of_each: NDArray[np.int64] = parts - np.maximum(_extras(nodes, shape, index) - rooms, 0)
+    return left_of_each
 
 
 def _by_sharing(nodes: Nodes, index: Index) -> Iterator[tuple[Mask, Sharing | None]]:

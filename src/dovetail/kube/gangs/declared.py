@@ -28,7 +28,6 @@ from dovetail.core.model import Gang, Pod, Problem
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.translate.annotations import (
     ASLEEP_MEMORY,
-    SLEEP_ENGINE,
     FENCE,
     FRACTION,
     ISOLATION,
@@ -36,6 +35,7 @@ from dovetail.kube.translate.annotations import (
     MEMORY,
     NOTHING,
     PREFIX,
+    SLEEP_ENGINE,
     WorkloadOptions,
 )
 from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many

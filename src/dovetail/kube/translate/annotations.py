@@ -299,7 +299,9 @@ TABLE: dict[str, Key] = {
         "gpu_asleep_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("2Gi", "2048Mi", "2G")
     ),
     SLEEP_ENGINE: Key(
-        "sleep_engine", f"must be {', '.join(SLEEP_ENGINES[:-1])} or {SLEEP_ENGINES[-1]}", _one_of(*SLEEP_ENGINES),
+        "sleep_engine",
+        f"must be {', '.join(SLEEP_ENGINES[:-1])} or {SLEEP_ENGINES[-1]}",
+        _one_of(*SLEEP_ENGINES),
         SLEEP_ENGINES,
     ),
     WAKE_WANTED: Key(

@@ -41,9 +41,10 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The values in force when the pod was bound. `version` is 0 if there is no record. `queue` is the queue of the
     decision; `gang` the id of the gang ("" for none), `gang_min` its minimum of pods that start together, and
     `gang_priority` its priority (None: that of its pods). `gpu_milli` or `gpu_memory_mib` is the pod's share of each
-    GPU (0: all of it), and `gpu_asleep_mib` what it needs of that while it sleeps. `devices` are the chosen ones, in the format of the annotation dovetail.dev/devices. `owner` is
-    the uid of the controller, `made_for` the object that names the job, as in Pod. `lease` is the name of the GPULease
-    within which it is placed, `fence` the fence of that. `headroom` and `headroom_within_ms` are as in Work."""
+    GPU (0: all of it), and `gpu_asleep_mib` what it needs of that while it sleeps. `devices` are the chosen ones, in
+    the format of the annotation dovetail.dev/devices. `owner` is the uid of the controller, `made_for` the object that
+    names the job, as in Pod. `lease` is the name of the GPULease within which it is placed, `fence` the fence of that.
+    `headroom` and `headroom_within_ms` are as in Work."""
 
     version: int = 0
     uid: str = ""

@@ -27,7 +27,13 @@ from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
 from dovetail.kube.objects.base import Quantity
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import (
-    ASLEEP_MEMORY, FRACTION, ISOLATION, MEMORY, PREFIX, SLEEP_ENGINE, WorkloadOptions,
+    ASLEEP_MEMORY,
+    FRACTION,
+    ISOLATION,
+    MEMORY,
+    PREFIX,
+    SLEEP_ENGINE,
+    WorkloadOptions,
 )  # fmt: skip
 from dovetail.kube.translate.problems import shown
 

@@ -28,6 +28,7 @@ WITHOUT_POLICY: dict[str, str] = {
     "G57": "It looks for the words of frameworks, and for parts of a list.",
     "G58": "It needs the claims.",
     "G59": "The API server refuses such objects itself.",
+    "G60": "It reads names of init containers and amounts together.",
 }
 """The reason why CEL cannot express a rule, by its id."""
 

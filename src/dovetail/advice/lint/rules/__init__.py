@@ -31,6 +31,7 @@ from dovetail.advice.lint.rules import (
     security,
     starts,
     taints,
+    turns,
     variables,
     volumes,
 )
@@ -62,6 +63,7 @@ _MODULES = (
     security,
     starts,
     taints,
+    turns,
     variables,
     volumes,
 )
