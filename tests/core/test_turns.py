@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of instances that can sleep: over long virtual time no GPU ever holds more than its room, everyone who asks has
-a turn within the bound, and nobody wakes more often than the shortest turn allows."""
+"""Turns of instances that can sleep: over long virtual time no GPU ever holds more than its room, every instance that
+asks has a turn within the bound, and none wakes more often than the shortest turn allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.core.turns import EngineState, Turns, TurnTaker, Waits, turns
+from dovetail.core.turns import EngineState, TurnDecision, TurnTaker, Waits, turns
 from tests.breadth import BREADTH
 
 LEAST_MS = 60_000
@@ -25,15 +25,15 @@ def one(name: str, state: EngineState, extra: int = 8, gpus: str = "0", **more: 
     return TurnTaker(name, tuple(gpus), extra, state, **more)
 
 
-def at(now_s: int, *instances: TurnTaker) -> Turns:
+def at(now_s: int, *instances: TurnTaker) -> TurnDecision:
     found = turns(instances, now_s * 1000, LEAST_MS)
     assert turns(instances[::-1], now_s * 1000, LEAST_MS) == found
     return found
 
 
 def test_whoever_wants_to_be_awake_wakes_where_there_is_room() -> None:
-    assert at(5, one("a", ASLEEP, wanted_ms=1), one("b", ASLEEP)) == Turns(wake=("a",))
-    assert at(5, one("a", AWAKE, 4), one("b", ASLEEP, 4, wanted_ms=1), one("c", ASLEEP, 8)) == Turns(wake=("b",))
+    assert at(5, one("a", ASLEEP, wanted_ms=1), one("b", ASLEEP)) == TurnDecision(wake=("a",))
+    assert at(5, one("a", AWAKE, 4), one("b", ASLEEP, 4, wanted_ms=1), one("c", ASLEEP, 8)) == TurnDecision(wake=("b",))
 
 
 def test_an_instance_starts_only_in_its_turn() -> None:
@@ -44,14 +44,14 @@ def test_an_instance_starts_only_in_its_turn() -> None:
 def test_the_one_that_has_had_its_turn_sleeps_before_the_next_wakes() -> None:
     awake = one("a", AWAKE, awake_ms=1000)
     waits = one("b", ASLEEP, wanted_ms=2000)
-    assert at(31, awake, waits) == Turns(waits=(Waits("b", "for 30 s: so long is their turn", ("a",)),))
-    assert at(61, awake, waits) == Turns(("a",), (), (Waits("b", "until these sleep", ("a",)),))
+    assert at(31, awake, waits) == TurnDecision(waits=(Waits("b", "for 30 s: so long is their turn", ("a",)),))
+    assert at(61, awake, waits) == TurnDecision(("a",), (), (Waits("b", "until these sleep", ("a",)),))
     assert at(62, replace(awake, state=SWITCHING), waits).wake == ()
-    assert at(63, replace(awake, state=ASLEEP), waits) == Turns(wake=("b",))
+    assert at(63, replace(awake, state=ASLEEP), waits) == TurnDecision(wake=("b",))
 
 
 def test_nobody_is_put_to_sleep_for_nobody() -> None:
-    assert at(10_000, one("a", AWAKE, awake_ms=1), one("b", ASLEEP)) == Turns()
+    assert at(10_000, one("a", AWAKE, awake_ms=1), one("b", ASLEEP)) == TurnDecision()
 
 
 def test_no_more_sleep_than_have_to() -> None:
@@ -76,7 +76,7 @@ def test_an_instance_of_several_gpus_needs_room_on_each() -> None:
 ])  # fmt: skip
 def test_an_engine_that_is_not_known_to_sleep_holds_its_memory(state: EngineState, because: str) -> None:
     found = at(10_000, one("a", state), one("b", ASLEEP, wanted_ms=1))
-    assert found == Turns(waits=(Waits("b", because, ("a",)),))
+    assert found == TurnDecision(waits=(Waits("b", because, ("a",)),))
 
 
 def test_a_lost_engine_keeps_nobody_waiting_on_other_gpus() -> None:

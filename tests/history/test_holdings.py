@@ -79,6 +79,20 @@ def test_a_replica_is_its_part_of_its_own_gpu() -> None:
     assert sorted(one.gpu for (one,) in held.values()) == ["n/0", "n/0", "n/1", "n/1"]
 
 
+def test_instances_that_take_turns_divide_the_room_and_never_hold_more_than_the_gpu() -> None:
+    def sleeper(uid: str, awake: int, asleep: int) -> ev.Event:
+        request = Request(
+            resources=((SHARED_GPU, 1),), gpu_memory_mib=awake, gpu_asleep_mib=asleep, turn_group="team"
+        )  # fmt: skip
+        return ev.PodChanged(pod(uid, request, devices=(0,)))
+
+    alone = entered(ev.NodeChanged(shared_node("n")), sleeper("a", 32_000, 2_000))
+    assert [one.milli for one in found(alone)["a"]] == [800]
+    both = entered(ev.NodeChanged(shared_node("n")), sleeper("a", 32_000, 2_000), sleeper("b", 17_000, 2_000))
+    # 30,000 MiB are kept for the one that is awake: 20,000 for a, 10,000 for b, beside 2,000 each.
+    assert {uid: one.milli for uid, (one,) in found(both).items()} == {"a": 550, "b": 300}
+
+
 def test_replicas_of_whole_gpus_under_their_own_name() -> None:
     amounts = dict(whole_node("n", 8).allocatable)
     node = Node("n", tuple(sorted(amounts.items())), gpu_memory_mib=80_000, sharing=Sharing(GPU, 2, 4))

@@ -74,7 +74,7 @@ async def test_an_engine_that_does_not_sleep_keeps_the_other_asleep(
 
 
 @pytest.mark.parametrize("fault", [500, "hang", "flood"])
-async def test_an_engine_that_does_not_say_what_it_does_counts_as_awake(
+async def test_an_engine_that_does_not_report_what_it_does_counts_as_awake(
     some: World, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "ASK_S", 0.2)
@@ -105,6 +105,29 @@ async def test_another_process_puts_to_sleep_what_was_left_half_awake(some: Worl
     assert some.states()["b"] == "asleep" and some.card.held["b"] == 5
 
 
+async def test_another_process_puts_to_sleep_what_may_have_fallen_asleep(some: World) -> None:
+    some.add("a", "sglang", **{"dovetail.dev/turn": "falling-asleep 2027-01-15T08:00:00Z"})
+    await some.passes(2)
+    assert some.engines["a"].sleeping and some.states() == {"a": "asleep"}
+
+
+async def test_a_process_that_leads_no_more_stops_in_the_middle_of_a_switch(some: World) -> None:
+    await two(some)
+    call = some.engines["a"]._hold
+
+    def lose(parts: set[str]) -> None:
+        call(parts)
+        some.leads = False
+
+    some.engines["a"]._hold = lose  # type: ignore[method-assign]
+    await some.passes(16)
+    assert some.annotations("a")["dovetail.dev/turn"].startswith("falling-asleep ")
+    assert some.engines["b"].calls == []
+    some.leads, some.giver = True, some.other()
+    await some.passes(2)
+    assert some.states() == {"a": "asleep", "b": "awake"} and some.card.most == 75
+
+
 async def test_two_that_are_awake_by_themselves_are_reduced_to_one(some: World) -> None:
     some.add("a")
     some.add("b")
@@ -112,7 +135,7 @@ async def test_two_that_are_awake_by_themselves_are_reduced_to_one(some: World) 
     assert sorted(some.states().values()) == ["asleep", "awake"]
 
 
-async def test_who_does_not_lead_changes_nothing(some: World) -> None:
+async def test_a_process_that_does_not_lead_changes_nothing(some: World) -> None:
     some.leads = False
     some.add("a")
     some.add("b")
@@ -127,7 +150,7 @@ async def test_a_restarted_engine_is_awake_whatever_was_written_before(some: Wor
     assert some.states() == {"a": "awake"}
 
 
-async def test_pods_that_cannot_be_used_are_said(some: World) -> None:
+async def test_pods_that_cannot_be_used_are_reported(some: World) -> None:
     some.add("a", "")
     some.add("b", "ollama")
     await some.passes()

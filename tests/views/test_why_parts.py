@@ -140,6 +140,21 @@ def test_the_shared_card_that_comes_nearest_and_its_holders() -> None:
 FOUR = tuple(device(f"gpu-{i}", index=i, root="left" if i < 2 else "right") for i in range(4))
 
 
+def test_an_instance_that_takes_turns_needs_the_room_that_its_group_has_not_yet() -> None:
+    turns = {"gpu_asleep_mib": 2_000, "turn_group": "ns"}
+    state = cluster(
+        node("t", sharing=Sharing(SHARED_GPU, 1, 4), gpu_memory_mib=24_000),
+        pod("x", (SHARED_GPU, 1), on="t", gpu_memory_mib=12_000, **turns),
+        pod("y", (SHARED_GPU, 1), on="t", gpu_memory_mib=6_000),
+        pod("asks", (SHARED_GPU, 1), gpu_memory_mib=20_000, **turns),
+    )  # fmt: skip
+    answer = ask(state)
+    (one,) = answer.devices
+    # 2,000 asleep, and a room of 18,000 in place of 10,000.
+    assert one.rule == "needs 416/1000 (10000 MiB), 250/1000 (6000 MiB) is left"
+    assert "20000 MiB while it is awake, 2000 MiB asleep" in printed(answer)
+
+
 def refused(*reported: Any, **devices: Any) -> tuple[HolderRefused, ...]:
     answer = ask(cluster(node("a"), GPUS, *reported, pod("asks", device_claims=("ns/mine",))))
     assert answer.state in (When.NEVER, When.NOT_YET)

@@ -8,7 +8,7 @@ Rules
   and one that is lost.
 - Instances that want to be awake are served in the order in which they asked. One that waits has the room that becomes
   free before all that asked later and need that room. So the n-th in the line of a GPU waits no longer than n times
-  the shortest turn and a switch, as long as engines do what they are told. Whoever waits for a lost one keeps its
+  the shortest turn and a switch, as long as the engines obey. Whoever waits for a lost one keeps its
   place in the line, and no room from others.
 - An instance that is awake stays so until another wants its room, and for `least_awake_ms` in any case: so an instance
   wakes at most once in that time, whatever is asked for. A time of waking that is still to come counts as long ago.
@@ -29,7 +29,7 @@ from msgspec import Struct
 
 class EngineState(StrEnum):
     """What is known of an engine. `not-started`: it holds nothing yet. `switching`: it starts, wakes or falls asleep.
-    `lost`: it has not answered for long, or refuses what it is told."""
+    `lost`: it has not answered for long, or refuses a call."""
 
     NOT_STARTED = "not-started"
     AWAKE = "awake"
@@ -61,15 +61,15 @@ class Waits(Struct, frozen=True):
     behind: tuple[str, ...] = ()
 
 
-class Turns(Struct, frozen=True):
-    """Who is to sleep and who is to wake now, and who waits."""
+class TurnDecision(Struct, frozen=True):
+    """The instances that are to sleep and to wake now, and those that wait."""
 
     sleep: tuple[str, ...] = ()
     wake: tuple[str, ...] = ()
     waits: tuple[Waits, ...] = ()
 
 
-def turns(instances: Sequence[TurnTaker], now_ms: int, least_awake_ms: int) -> Turns:
+def turns(instances: Sequence[TurnTaker], now_ms: int, least_awake_ms: int) -> TurnDecision:
     """The next switches of the instances of one group. Deterministic, and the same for any order of `instances`."""
     return _Pass(instances, now_ms, least_awake_ms).result()
 
@@ -89,7 +89,7 @@ class _Pass:
                 if one.state not in _HOLDS_NOTHING:
                     self._used[gpu] += one.extra_mib
 
-    def result(self) -> Turns:
+    def result(self) -> TurnDecision:
         wake, waits = list[str](), list[Waits]()
         for one in self._longest_awake():
             freed = self._freed()
@@ -106,7 +106,7 @@ class _Pass:
             if not any(other.state is EngineState.LOST and set(other.gpus) & set(one.gpus) for other in self._all):
                 line.append(one)
                 self._promised.update(_held(one))
-        return Turns(tuple(self._sleep), tuple(wake), tuple(waits))
+        return TurnDecision(tuple(self._sleep), tuple(wake), tuple(waits))
 
     def _freed(self) -> Counter[str]:
         """What will be free on each GPU once all that are to sleep do."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to an engine, through the API server's proxy to its pod.
+"""The calls of an engine, through the API server's proxy to its pod.
 
 Rules
 - The API server connects to the address that the kubelet reported of the pod, and to no other; it follows no redirect,
   and neither do we. The caller needs the right to `pods/proxy` in the namespace: what it reaches is its own.
 - An answer is read up to `_MOST_BYTES` and within a time. Any answer but 2xx is a refusal.
-- An engine that says whether it sleeps is asked after each switch: only its answer counts.
+- An engine that reports whether it sleeps is asked after each switch: only its answer counts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MOST_BYTES = 4096
 
 
 class EngineRefuses(Exception):
-    """The engine did not do what it was told; the text says which call and why."""
+    """The engine did not switch; the text has the call and its answer."""
 
 
 class _Answer(msgspec.Struct):
     is_sleeping: bool
 
 
-class Engines:
+class EngineClient:
     """The engines of a namespace."""
 
     def __init__(self, client: Client, namespace: str) -> None:
@@ -41,7 +41,7 @@ class Engines:
         self._namespace = namespace
 
     async def sleeps(self, one: Sleeper) -> bool | None:
-        """Whether it sleeps, by its own word; None if it answers and does not say. Raises EngineRefuses."""
+        """Whether it sleeps, as it reports; None if it answers and reports nothing. Raises EngineRefuses."""
         path = one.engine.state_path or one.engine.health_path
         body = await self._call("GET", one, path, (), None, ASK_S)
         if not one.engine.state_path:
@@ -56,7 +56,7 @@ class Engines:
         for call in calls:
             await self._call("POST", one, call.path, call.params, call.body, SWITCH_S)
         if await self.sleeps(one) is (not asleep):
-            raise EngineRefuses(f"it says that it {'is awake' if asleep else 'sleeps'} after {call.path}")
+            raise EngineRefuses(f"it reports that it {'is awake' if asleep else 'sleeps'} after {call.path}")
 
     async def _call(
         self, method: str, one: Sleeper, path: str, params: tuple[tuple[str, str], ...], body: object, within_s: float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each inference engine is told to sleep and to wake: one table.
+"""The calls that put each inference engine to sleep and wake it: one table.
 
 Sources
 - vLLM, "Sleep Mode", and `vllm/entrypoints/serve/sleep/api_router.py`: the endpoints exist with `--enable-sleep-mode`
@@ -8,8 +8,8 @@ Sources
   `mode=wait` running requests are answered first; earlier releases ignore it.
 - SGLang, `http_server.py` and its scheduler: the endpoints exist always, and release memory only with
   `--enable-memory-saver`. Weights are lost without `--enable-weights-cpu-backup`. They answer 200 with `null`; no
-  endpoint says whether it sleeps. Its scheduler ends with an assertion when memory is released while a request runs: so
-  generation is paused before, with the mode that aborts what runs and holds what comes.
+  endpoint reports whether it sleeps. Its scheduler ends with an assertion when memory is released while a request
+  runs: so generation is paused before, with the mode that aborts what runs and holds what comes.
 - TensorRT-LLM, "Runtime Memory Checkpointing": a prototype of its Python API; `trtllm-serve` has no endpoint for it.
   llama.cpp and Triton have none. So these engines are not in the table.
 """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instances of a namespace that can sleep, as their pods say it.
+"""The instances of a namespace that can sleep, as their pods declare it.
 
 Rules
 - What counts for the memory is the record that was written with the bind, as it counts for the scheduler: a pod that
   changes its annotations changes nothing.
 - GPUs are those of the record. Where the node's GPUs are only counted, its instances take turns as if all of them were
   on the same GPU.
-- `dovetail.dev/turn` is what was last done to an instance, and when. One from before its container started says
-  nothing.
+- `dovetail.dev/turn` is what was last done to an instance, and when. One from before its container started
+  does not count.
 - A pod with the init container `dovetail-turn` starts in its turn; any other starts when the kubelet starts it.
 """
 
@@ -77,7 +77,7 @@ class Sleeper(Struct, frozen=True):
 
     @property
     def engine(self) -> SleepEngine:
-        """How it is told to sleep and to wake."""
+        """The calls that put it to sleep and wake it."""
         return ENGINES[self.engine_name]
 
     @property
@@ -87,7 +87,7 @@ class Sleeper(Struct, frozen=True):
 
 
 class Unusable(Struct, frozen=True):
-    """A pod that says that it can sleep, and why it takes no turns all the same."""
+    """A pod that declares that it can sleep, and why it takes no turns all the same."""
 
     name: str
     because: str
@@ -104,7 +104,7 @@ def sleepers_of(pods: Iterable[Pod]) -> tuple[list[Sleeper], list[Unusable]]:
             continue
         options = options_of(pod.metadata)
         if not options.sleep_engine:
-            unusable.append(Unusable(pod.metadata.name, "no annotation dovetail.dev/sleep-engine says how it sleeps"))
+            unusable.append(Unusable(pod.metadata.name, "it has no valid annotation dovetail.dev/sleep-engine"))
             continue
         found.append(_sleeper(pod, options.sleep_engine, options.wake_wanted_ms))
     counted = {one.node for one in found if not one.gpus}
@@ -139,7 +139,7 @@ def _on_one(one: Sleeper) -> Sleeper:
 
 
 def turn_of(text: str) -> TurnRecord:
-    """What the annotation says; nothing where it is not ours."""
+    """What the annotation records; nothing where it is not ours."""
     step, _, at = text.partition(" ")
     if step not in tuple(TurnStep) or len(text) > 64:
         return TurnRecord()

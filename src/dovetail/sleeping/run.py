@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeats: asks the instances of a namespace what they do, decides whose turn it is (`core.turns`), and tells them.
+"""Repeats: asks the instances of a namespace what they do, decides whose turn it is (`core.turns`), and calls them.
 
 Rules
 - One process gives the turns of a namespace: it holds a Lease, and asks before each act whether it still does.
-- Nothing wakes before every instance that makes room for it has said itself that it sleeps. What is not known to sleep
+- Nothing wakes before every instance that makes room for it has reported that it sleeps. What is not known to sleep
   counts as awake: an engine that starts, switches, does not answer or refuses.
 - Each step is written on the pod before and after it, so another process goes on where this one ended. An engine that
   was left half awake is put to sleep.
-- A failed switch is tried again after `_PAUSE_S`. An instance that cannot wake goes back to sleep, and its wish is
-  dropped: it has to ask again.
+- A failed switch is tried again after `_PAUSE_S`. An instance that cannot wake goes back to sleep, and its request
+  is withdrawn: it has to ask again.
 - One call that takes long keeps no other instance from its turn.
 """
 
@@ -24,7 +24,7 @@ from aiohttp import web
 from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from dovetail.core.turns import EngineState, Turns, TurnTaker, turns
+from dovetail.core.turns import EngineState, TurnDecision, TurnTaker, turns
 from dovetail.kube import probe_server
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig
@@ -36,7 +36,7 @@ from dovetail.kube.objects.pods import Pod
 from dovetail.kube.probe_server import Answer
 from dovetail.kube.translate.annotations import PREFIX, TURN, WAKE_WANTED
 from dovetail.sleeping import metrics
-from dovetail.sleeping.calls import EngineRefuses, Engines
+from dovetail.sleeping.calls import EngineClient, EngineRefuses
 from dovetail.sleeping.instances import Sleeper, TurnRecord, TurnStep, Unusable, sleepers_of
 
 PATHS = ("/healthz", "/metrics")
@@ -73,7 +73,7 @@ class InstanceTurn(Struct, frozen=True, rename="camel"):
 
 
 class NoInstance(Exception):
-    """The pod takes no turns, or cannot sleep now; the text says why."""
+    """The pod takes no turns, or cannot sleep now; the text has the reason."""
 
 
 async def read_turns(config: ClusterConfig, options: TurnOptions) -> tuple[InstanceTurn, ...]:
@@ -93,13 +93,13 @@ async def ask_to_wake(config: ClusterConfig, namespace: str, name: str) -> None:
 
 
 async def put_to_sleep(config: ClusterConfig, namespace: str, name: str) -> None:
-    """Tell one instance to sleep now. Raises KubeError, EngineRefuses, NoInstance, also for one that starts or
+    """Put one instance to sleep now. Raises KubeError, EngineRefuses, NoInstance, also for one that starts or
     wakes."""
     async with Client(config, user_agent="dovetail-turns") as client:
         one = await _found(client, namespace, name)
         if one.record.step in (TurnStep.START, TurnStep.WAKING):
             raise NoInstance(f"{namespace}/{name} starts or wakes now: try again when it is awake")
-        await Engines(client, namespace).switch(one, one.engine.sleep, asleep=True)
+        await EngineClient(client, namespace).switch(one, one.engine.sleep, asleep=True)
         record = TurnRecord(TurnStep.ASLEEP, round(time.time() * 1000))
         await _annotate(client, namespace, name, {TURN: record.text, _WANTED: None})
 
@@ -141,8 +141,8 @@ def answers() -> Mapping[str, Answer]:
 
 
 class TurnGiver:
-    """`leads` says whether this process may act; `clock_ms` is the time of day, `monotonic_s` a clock that never goes
-    back."""
+    """`leads` answers whether this process may act; `clock_ms` is the time of day, `monotonic_s` a clock that never
+    goes back."""
 
     def __init__(
         self, client: Client, options: TurnOptions, leads: Callable[[], bool],
@@ -150,7 +150,7 @@ class TurnGiver:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._client = client
-        self._engines = Engines(client, options.namespace)
+        self._engines = EngineClient(client, options.namespace)
         self._options = options
         self._leads = leads
         self._clock_ms = clock_ms
@@ -166,6 +166,8 @@ class TurnGiver:
 
     async def once(self) -> None:
         """One pass. Raises KubeError when the pods cannot be read."""
+        # What ends from here on was not ended in what is listed.
+        self._switching = {uid: task for uid, task in self._switching.items() if not task.done()}
         listing = await list_all(self._client, PODS.inside(self._options.namespace), Pod)
         found, unusable = sleepers_of(listing.objects.values())
         self._forget({one.uid for one in found})
@@ -192,14 +194,14 @@ class TurnGiver:
         await asyncio.gather(*self._switching.values())
 
     async def stop(self) -> None:
-        """Cancel what is under way: the records on the pods say what was begun."""
+        """Cancel what is under way: the records on the pods have what was begun."""
         for task in self._switching.values():
             task.cancel()
         await asyncio.gather(*self._switching.values(), return_exceptions=True)
 
     async def _state(self, one: Sleeper) -> EngineState:
         step, now_s = one.record.step, self._monotonic_s()
-        if self._is_switching(one):
+        if one.uid in self._switching:
             return EngineState.SWITCHING
         if not one.running:
             waits = one.gated and step is not TurnStep.START and (one.gate_waits or step is TurnStep.NONE)
@@ -215,7 +217,7 @@ class TurnGiver:
             sleeps = step in (TurnStep.ASLEEP, TurnStep.WAKING)
         if not sleeps:
             return EngineState.AWAKE
-        # Some of its memory may be there again, although it says that it sleeps.
+        # Some of its memory may be there again, although it reports that it sleeps.
         return EngineState.SWITCHING if step is TurnStep.WAKING else EngineState.ASLEEP
 
     def _silence(self, one: Sleeper, now_s: float) -> EngineState:
@@ -239,15 +241,10 @@ class TurnGiver:
     def _begin(self, one: Sleeper, work: Coroutine[object, object, None]) -> None:
         self._switching[one.uid] = asyncio.create_task(work)
 
-    def _is_switching(self, one: Sleeper) -> bool:
-        return one.uid in self._switching and not self._switching[one.uid].done()
-
     def _forget(self, uids: set[str]) -> None:
-        """Pods that are gone, and tasks that have ended."""
-        for uid, task in list(self._switching.items()):
-            if task.done() or uid not in uids:
-                task.cancel()
-                del self._switching[uid]
+        """Keep nothing about pods that are gone."""
+        for uid in self._switching.keys() - uids:
+            self._switching.pop(uid).cancel()
         for known in (self._silent_s, self._failed_s, self._awake_ms):
             for uid in known.keys() - uids:
                 known.pop(uid)
@@ -255,7 +252,7 @@ class TurnGiver:
     async def _start(self, one: Sleeper) -> None:
         try:
             await self._record(one, TurnStep.START)
-        except KubeError as error:
+        except (EngineRefuses, KubeError) as error:
             self._failed(one, "start", error)
         else:
             metrics.SWITCHES.labels("start").inc()
@@ -284,6 +281,7 @@ class TurnGiver:
     async def _back_to_sleep(self, one: Sleeper) -> None:
         """What could not wake whole may hold a part of its memory."""
         try:
+            self._check_lead()
             await self._engines.switch(one, one.engine.sleep, asleep=True)
             await self._record(one, TurnStep.ASLEEP, {_WANTED: None})
         except (EngineRefuses, KubeError) as error:
@@ -293,7 +291,9 @@ class TurnGiver:
         """Write down what an engine did by itself, and end a switch that another process began."""
         step = one.record.step
         half_awake = step is TurnStep.WAKING and state is EngineState.SWITCHING and one.running
-        if half_awake and one.uid not in self._silent_s:
+        # Of an engine that does not report it, it is not known whether it fell asleep.
+        unknown = step is TurnStep.FALLING_ASLEEP and state is EngineState.AWAKE and not one.engine.state_path
+        if (half_awake and one.uid not in self._silent_s) or unknown:
             self._begin(one, self._back_to_sleep(one))
             return
         try:
@@ -303,16 +303,19 @@ class TurnGiver:
                 await self._annotate(one, {_WANTED: None})
             elif state is EngineState.ASLEEP and step is not TurnStep.ASLEEP:
                 await self._record(one, TurnStep.ASLEEP)
-        except KubeError as error:
+        except (EngineRefuses, KubeError) as error:
             metrics.log.warning("%s: its turn could not be written down: %s", one.name, error)
 
     async def _record(self, one: Sleeper, step: TurnStep, more: Mapping[str, str | None] | None = None) -> None:
         await self._annotate(one, {TURN: TurnRecord(step, self._clock_ms()).text, **(more or {})})
 
     async def _annotate(self, one: Sleeper, values: Mapping[str, str | None]) -> None:
-        if not self._leads():
-            raise asyncio.CancelledError
+        self._check_lead()
         await _annotate(self._client, self._options.namespace, one.name, values, one.uid)
+
+    def _check_lead(self) -> None:
+        if not self._leads():
+            raise EngineRefuses("this process does not give the turns any more")
 
     def _failed(self, one: Sleeper, to: str, error: Exception) -> None:
         self._failed_s[one.uid] = self._monotonic_s()
@@ -320,7 +323,7 @@ class TurnGiver:
         metrics.log.warning("%s did not %s: %s", one.name, to, error)
 
     def _show(
-        self, found: list[Sleeper], takers: list[TurnTaker], unusable: Iterable[Unusable], decided: Turns
+        self, found: list[Sleeper], takers: list[TurnTaker], unusable: Iterable[Unusable], decided: TurnDecision
     ) -> None:  # fmt: skip
         reasons = {one.name: f"{one.because}: {', '.join(one.behind)}" for one in decided.waits}
         self.shown = tuple(

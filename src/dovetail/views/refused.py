@@ -92,6 +92,9 @@ def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRefu
         card = cards[min(shape.replicas(sharing), len(cards)) - 1]
         taken_of_one = shares.take(nodes, shape, slice(slot, slot + 1))
         need = int(taken_of_one[0]) if taken_of_one is not None else 0
+        # Of an instance that can sleep also the room that its group has not yet.
+        more = int(nodes.gpu_parts[card, slot]) - parts[card]
+        need, parts[card] = need + more, parts[card] + more
         memory_mib = int(nodes.gpu_memory_mib[slot])
         rule = f"needs {_share(need, whole, memory_mib)}, {_share(parts[card], whole, memory_mib)} is left"
         pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]

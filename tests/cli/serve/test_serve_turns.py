@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail serve turns`, `wake` and `sleep`: what they show, ask for and tell the engines."""
+"""`dovetail serve turns`, `wake` and `sleep`: what they show, ask for and call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def call(some: World, folder: Path, *words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, cli, words)
 
 
-async def test_it_shows_who_is_awake_and_changes_nothing(some: World, tmp_path: Path) -> None:
+async def test_it_shows_what_is_awake_and_changes_nothing(some: World, tmp_path: Path) -> None:
     some.add("llama")
     done = await call(some, tmp_path, "turns", "-o", "json")
     (found,) = answer(done.stdout, "InstanceTurn")
@@ -43,7 +43,7 @@ async def test_none_takes_turns(some: World, tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "No instance of this namespace takes turns.\n")
 
 
-async def test_an_instance_asks_sleeps_and_says_so(some: World, tmp_path: Path) -> None:
+async def test_an_instance_asks_and_sleeps(some: World, tmp_path: Path) -> None:
     some.add("llama")
     done = await call(some, tmp_path, "wake", "llama")
     assert (done.exit_code, done.stdout) == (0, "serving/llama wants to be awake\n")
@@ -54,7 +54,7 @@ async def test_an_instance_asks_sleeps_and_says_so(some: World, tmp_path: Path) 
     assert some.annotations("llama")["dovetail.dev/turn"].startswith("asleep ")
 
 
-async def test_an_engine_that_refuses_is_said_with_its_answer(some: World, tmp_path: Path) -> None:
+async def test_an_engine_that_refuses_is_reported_with_its_answer(some: World, tmp_path: Path) -> None:
     some.add("llama").faults["sleep"] = 404
     done = await call(some, tmp_path, "sleep", "llama")
     assert done.exit_code == 1 and "POST sleep" in done.stderr and "404" in done.stderr
@@ -68,6 +68,6 @@ async def test_a_pod_that_takes_no_turns_is_refused(some: World, tmp_path: Path,
     assert some.engines["plain"].calls == []
 
 
-async def test_metrics_are_only_of_who_gives_the_turns(some: World, tmp_path: Path) -> None:
+async def test_metrics_are_only_of_the_process_that_gives_turns(some: World, tmp_path: Path) -> None:
     done = await call(some, tmp_path, "turns", "--listen", "127.0.0.1:0")
     assert done.exit_code == 2 and "--listen is for --give" in done.stderr

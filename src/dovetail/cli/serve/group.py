@@ -11,7 +11,7 @@ _COMMANDS = {
     "replicas": "Count the replicas that a serving workload needs and that can be placed now.",
     "turns": "Show the engines that take turns on GPUs, or give them their turns.",
     "wake": "Ask for the turn of an engine that sleeps.",
-    "sleep": "Tell an engine to sleep now.",
+    "sleep": "Put an engine to sleep now.",
     "plan": "Plan engines, parallelism, replicas and cost for a model and a rate of requests.",
 }
 

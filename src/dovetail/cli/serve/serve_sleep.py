@@ -14,12 +14,12 @@ from dovetail.cli.output import foreign, namespace_option
 @namespace_option
 @kubeconfig_options
 def command(pod: str, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
-    """Tell an inference engine to sleep now.
+    """Put an inference engine to sleep now.
 
     Calls the engine of POD through the API server's proxy, whether its turn is over or not; running requests are
-    answered first where the engine can do that. It drops the wish to be awake.
+    answered first where the engine can do that. It withdraws the request to be awake.
 
-    Exit code 0: the engine says that it sleeps. 1: it refuses, does not answer, or POD takes no turns. 2: wrong usage.
+    Exit code 0: the engine sleeps. 1: it refuses, does not answer, or POD takes no turns. 2: wrong usage.
     """
     from dovetail.cli.cluster import run
     from dovetail.sleeping.calls import EngineRefuses

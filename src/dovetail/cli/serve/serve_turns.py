@@ -25,7 +25,11 @@ _log = logging.getLogger("dovetail.turns")
 
 @click.command(name="turns")
 @namespace_option
-@click.option("--give", is_flag=True, help="Give the turns until a signal. Default: print who is awake, and who waits.")
+@click.option(
+    "--give",
+    is_flag=True,
+    help="Give the turns until a signal. Default: print which instances are awake, and which wait.",
+)
 @click.option("--least-awake", "least_awake_s", type=DurationParam(1), default="60s", show_default=True,
               help="How long an instance is awake at least before it has to make room.")  # fmt: skip
 @click.option("--interval", "every_s", type=DurationParam(1), default="2s", show_default=True,
@@ -42,7 +46,7 @@ def command(
 
     Instances with the annotations dovetail.dev/gpu-memory-asleep and dovetail.dev/sleep-engine are placed so that each
     has its memory while it sleeps, and one of them at a time what it needs to be awake. With --give this process
-    decides which, and tells the engines through the API server's proxy. Of several such processes one does it.
+    decides which, and calls the engines through the API server's proxy. Of several such processes one does it.
 
     Exit code 0. 1: the cluster cannot be read. 2: wrong usage.
     """

@@ -183,6 +183,8 @@ def _asked_share(shape: Shape) -> str:
     request, count = shape.request, shape.shared or shape.gpus
     milli = f"{request.gpu_milli}/{WHOLE_GPU_MILLI}" if request.gpu_milli else "a replica's part"
     share = f"{request.gpu_memory_mib} MiB" if request.gpu_memory_mib else milli
+    if request.gpu_asleep_mib:
+        share = f"{share} while it is awake, {request.gpu_asleep_mib} MiB asleep,"
     return f"({share} of each of {count} GPUs)" if count > 1 else f"({share} of a GPU)"
 
 

@@ -13,7 +13,7 @@ Rules
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are the pod's need of each of its GPUs, rounded up;
   `gpu-isolation` is the minimum isolation from other pods. They are read on the pod: pods of a gang may differ.
 - `gpu-memory-asleep` is what of `gpu-memory` an inference engine that can sleep needs while it sleeps. `sleep-engine`
-  and `wake-wanted` are for who gives the turns (`sleeping`); they decide nothing in the scheduler.
+  and `wake-wanted` are for the process that gives the turns (`sleeping`); they decide nothing in the scheduler.
 - The keys that we write are not read here: the record of a bound pod is in `bound`. `when-idle` is for the policy about
   idle workloads (`idlepolicy`), `network-environment` for the agent; they decide nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.

@@ -24,11 +24,11 @@ def _turns(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         return
     engine = pod.meta.at("annotations", _ENGINE)
     if not engine:
-        yield RuleMatch(asleep, f"nothing says how the engine sleeps: it takes no turns without {_ENGINE}")
+        yield RuleMatch(asleep, f"the pod takes no turns without an engine that is known: add {_ENGINE}")
     if _GATE not in [one.at("name").text for one in pod.init_containers]:
         message = (
             f"the engine starts awake, also while another has its turn: add the init container {_GATE}, which waits "
-            "until the annotation dovetail.dev/turn says start"
+            "until the annotation dovetail.dev/turn begins with start"
         )
         yield RuleMatch(asleep, message)
     for container in pod.gpu_containers:
