@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Hold
+from dovetail.core.decisions import Bind, Evict, Hold
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.event_handlers import apply
-from dovetail.core.model import CPU, PODS, SHARED_GPU, Node, Pod, Request
+from dovetail.core.model import CPU, PODS, SHARED_GPU, Gang, Node, Pod, Request
 from dovetail.core.queues.amounts import GPU as GPU_CLASS
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
@@ -122,6 +122,32 @@ def test_a_queue_is_charged_for_what_an_instance_has_while_it_is_awake() -> None
     place(state, instance("a", 8, 1), instance("b", 8, 1))
     assert [dict(state.shares.amounts(uid))[GPU_CLASS] for uid in "ab"] == [800, 800]
     assert dict(state.shares.wanted([instance("c", 8, 1)]))[GPU_CLASS] == 800
+
+
+@pytest.mark.parametrize(("count", "bound"), [(3, 3), (4, 0)])
+def test_a_gang_of_instances_has_one_room(count: int, bound: int) -> None:
+    # 7 for the one that is awake, and 1 for each: three fit on a card of 10, four never do.
+    state = of(node())
+    members = [ev.PodChanged(instance(f"g{i}", 8, 1, gang="g")) for i in range(count)]
+    decisions = step(state, [ev.GangChanged(Gang("g", "team", "g", count)), *members], 0)
+    assert sum(isinstance(d, Bind) for d in decisions) == bound
+    assert [d.refusal.reason for d in decisions if isinstance(d, Hold)] == [Reason.GANG_TOO_LARGE] * (not bound)
+    assert state.cluster.check() == []
+
+
+def test_no_more_pods_are_evicted_for_an_instance_than_its_room_needs() -> None:
+    state = of(node())
+    for uid, awake, asleep in (("a", 3, 0), ("b", 5, 1), ("c", 2, 0)):
+        bound = instance(uid, awake, asleep, priority=1, node="n", bound_ms=1, devices=(0,))
+        step(state, [ev.PodChanged(bound)], 0)
+    assert state.cluster.check() == [] and len(_on(state, 0)) == 3
+    high = instance("high", 8, 1, priority=9)
+    (evicted,) = [d.uids for d in step(state, [ev.PodChanged(high)], 1) if isinstance(d, Evict)]
+    there = {one.uid: one for one in _on(state, 0)}
+    rest = [one for uid, one in there.items() if uid not in evicted]
+    assert most_mib([*rest, high]) <= MEMORY_MIB
+    assert all(most_mib([*rest, high, there[uid]]) > MEMORY_MIB for uid in evicted)
+    assert state.cluster.check() == []
 
 
 @st.composite

@@ -248,6 +248,8 @@ def _asked(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
 def extra(nodes: Nodes, shape: Shape, slot: int) -> int:
     """What the shape takes of each GPU of the slot while it is awake, beyond the result of `take`; 0 where it takes no
     turns."""
+    if not shape.request.gpu_asleep_mib:
+        return 0
     return int(_extras(nodes, shape, slice(slot, slot + 1))[0])
 
 
