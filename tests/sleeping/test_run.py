@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.sleeping import calls
+from dovetail.sleeping.run import TurnOptions, run
 from tests.sleeping.world import World, world
 
 
@@ -77,7 +80,7 @@ async def test_an_engine_that_does_not_sleep_keeps_the_other_asleep(
 async def test_an_engine_that_does_not_report_what_it_does_counts_as_awake(
     some: World, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "ASK_S", 0.2)
+    monkeypatch.setattr(calls, "ASK_S", 0.1)
     await two(some)
     some.engines["a"].faults["is_sleeping"] = fault
     await some.passes(12)
@@ -142,6 +145,28 @@ async def test_a_process_that_does_not_lead_changes_nothing(some: World) -> None
     await some.passes(3)
     assert some.engines["a"].calls == some.engines["b"].calls == []
     assert "dovetail.dev/turn" not in some.annotations("a")
+
+
+async def test_the_process_leads_by_its_lease_gives_turns_and_hands_the_lease_back(some: World) -> None:
+    some.add("a")
+    some.add("b")
+    config = ClusterConfig(some.playground.url)
+    task = asyncio.create_task(run(config, TurnOptions("serving", 60_000, 0.05, "127.0.0.1:0")))
+    for _ in range(1000):
+        if sum(some.card.held.values()) == 75:
+            break
+        await asyncio.sleep(0.02)
+    assert sum(some.card.held.values()) == 75 and holder(some)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not holder(some)
+
+
+def holder(some: World) -> str:
+    lease = some.playground.store.get("leases.coordination.k8s.io", "serving", "dovetail-turns")
+    assert lease is not None
+    found: str = lease["spec"].get("holderIdentity") or ""
+    return found
 
 
 async def test_a_restarted_engine_is_awake_whatever_was_written_before(some: World) -> None:
