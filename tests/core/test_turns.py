@@ -97,7 +97,7 @@ def test_a_clock_that_was_set_back_lengthens_no_turn() -> None:
     assert at(10, one("a", AWAKE, awake_ms=9_000_000), one("b", ASLEEP, wanted_ms=1)).sleep == ("a",)
 
 
-@settings(max_examples=6 * BREADTH, deadline=None)
+@settings(max_examples=3 * BREADTH, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(1, 3))
 def test_over_hours_memory_waits_and_switches_stay_within_their_bounds(seed: int, count: int, cards: int) -> None:
     chance = random.Random(seed)
