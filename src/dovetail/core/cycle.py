@@ -22,7 +22,7 @@ def apply_events(state: State, events: Iterable[Event], now_ms: int) -> None:
     state.advance(now_ms)
     for event in events:
         apply(state, event)
-    state.cluster.settle()
+    state.cluster.settle(state.promised_slots())
 
 
 def enter(state: State, events: Iterable[Event], now_ms: int) -> None:

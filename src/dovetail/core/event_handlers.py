@@ -307,9 +307,9 @@ _HANDLERS: dict[type, Handler] = {
     ev.StorageClassRemoved: _announcing(
         _VOLUME, lambda state, event: state.cluster.volumes.classes.pop(event.name, None)
     ),
-    # They forbid nothing: no workload that waits can start by them.
-    ev.FabricChanged: lambda state, event: state.cluster.link_speeds.put(event.fabric),
-    ev.FabricRemoved: lambda state, event: state.cluster.link_speeds.remove(event.name),
+    # Speeds forbid nothing, and of nodes that are no spares any more those announce that hold them back.
+    ev.FabricChanged: lambda state, event: state.cluster.put_fabric(event.fabric),
+    ev.FabricRemoved: lambda state, event: state.cluster.remove_fabric(event.name),
     ev.SliceChanged: _announcing(_DEVICES, lambda state, event: state.cluster.claims.put_slice(event.slice)),
     ev.SliceRemoved: _announcing(_DEVICES, lambda state, event: state.cluster.claims.remove_slice(event.name)),
     ev.DeviceClassChanged: _announcing(

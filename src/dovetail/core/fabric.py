@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The levels of a fabric, where a driver names no others, and what is known of the speed of its links."""
+"""The levels of a fabric, where a driver names no others, what is known of the speed of its links, and the rules of
+its spare nodes."""
 
 from msgspec import Struct
 
@@ -56,9 +57,17 @@ class SlowPart(Struct, frozen=True):
     level: str = ""
 
 
+class SpareRule(Struct, frozen=True):
+    """Of each domain of the level `key` (a node label key) so many nodes are held back (see `cluster.spares`)."""
+
+    key: str
+    per_domain: int
+
+
 class FabricSpeeds(Struct, frozen=True):
     """What decides of a Fabric."""
 
     name: str
     levels: tuple[LevelSpeed, ...] = ()
     slow: tuple[SlowPart, ...] = ()
+    spares: tuple[SpareRule, ...] = ()

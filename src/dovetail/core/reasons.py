@@ -31,6 +31,7 @@ class Reason(Enum):
     PLUGIN_GONE = ("DevicePluginGone", "node(s) whose kubelet has no GPU device plugin at this moment")
     QUARANTINED = ("NodeQuarantined", "node(s) that are quarantined, to be rebooted or repaired")
     MAINTENANCE = ("NodeMaintenance", "node(s) in maintenance, which have to get empty before the pod would end")
+    SPARE = ("SpareNode", "node(s) that are spares of their domain (Fabric spec.spares)")
     HOST_PORT = ("HostPortTaken", "node(s) didn't have free ports for the requested pod ports")
     TOO_MANY_PODS = ("TooManyPods", "Too many pods")
     INSUFFICIENT = ("InsufficientResource", "Insufficient")

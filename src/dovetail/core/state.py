@@ -92,6 +92,17 @@ class State:
         """Whether a further step without events would try something."""
         return bool(self.queue) or bool(self.cluster.changes) or bool(self.requests) or bool(self.leases)
 
+    def promised_slots(self) -> frozenset[int]:
+        """The nodes that waiting pods are promised: they are nominated there, or a reservation has them. Only asked
+        where spares are held."""
+        cluster = self.cluster
+        if not cluster.spares.rules:
+            return frozenset()
+        slots = cluster.nodes.slots
+        nominated = [slots[pod.nominated_node] for pod in cluster.nominated.values() if pod.nominated_node in slots]
+        held = self.reservations.held_slots()
+        return held.union(nominated) if nominated else held
+
     def queues_changed(self) -> None:
         """All workloads may wait elsewhere in the order now, and may fit."""
         self.queue_order.renew()

@@ -34,10 +34,12 @@ from dovetail.core.cluster.reallocation import Reallocation
 from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.slices import Slices
+from dovetail.core.cluster.spares import NOTHING_OPEN, Spares
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.dra.types import Allocation, ClaimSpec
+from dovetail.core.fabric import FABRIC_NAME, FabricSpeeds
 from dovetail.core.model import Node, Pod, Request
 
 
@@ -117,6 +119,7 @@ class Cluster:
         self.now_ms = 0
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}
+        self.spares = Spares(self.nodes, self.fabric, self.placements, self.on_slot)
         self.gpus = Gpus(self.nodes, self.kubelets, self.placements, self.on_slot, partial(choice.share_gpu, self))
         self.ports = HostPorts()
         self.nominated: dict[str, Pod] = {}
@@ -175,10 +178,22 @@ class Cluster:
         self.reallocation.left(slot)
         self._vacate_if_gone(slot)
 
-    def settle(self) -> None:
-        """Allocate devices again where pods have changed, and quarantine nodes, after a batch of changes."""
+    def put_fabric(self, record: FabricSpeeds) -> None:
+        self.link_speeds.put(record)
+        if record.name == FABRIC_NAME:
+            self.spares.put(record.spares)
+
+    def remove_fabric(self, name: str) -> None:
+        self.link_speeds.remove(name)
+        if name == FABRIC_NAME:
+            self.spares.put(())
+
+    def settle(self, promised: frozenset[int] = NOTHING_OPEN) -> None:
+        """Allocate devices again where pods have changed, quarantine nodes and hold spares back, after a batch of
+        changes. The slots that are `promised` to waiting pods are no spares."""
         self.reallocation.settle()
-        if self.quarantines.settle():
+        freed = self.quarantines.settle()
+        if self.spares.settle(promised) or freed:
             self.changes.announce(ClusterChange.NODE)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
@@ -189,6 +204,8 @@ class Cluster:
         """The shape of a waiting pod: its request, with what its claims still want, and the nodes that it may use if it
         starts now."""
         shape = self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
+        if self.spares.any_open and (opened := self.spares.opened(pod.gang)):
+            shape = self.shapes.beside_spares(shape, opened)
         return self.maintenances.shape_of(shape, pod, self.now_ms) if self.nodes.closings_ms else shape
 
     def shape_with(self, pod: Pod, wants: tuple[ClaimSpec, ...]) -> Shape:
@@ -200,7 +217,7 @@ class Cluster:
 
     def shapes_of(self, pods: Iterable[Pod]) -> list[Shape]:
         """As `shape_of`, of each of the pods."""
-        if self.nodes.closings_ms:
+        if self.nodes.closings_ms or self.spares.any_open:
             return list(map(self.shape_of, pods))
         shapes: list[Shape] = []
         plain: Request | None = None

@@ -63,6 +63,8 @@ class Nodes:
         """Where whoever asks a device plugin for GPUs would be rejected (see `Node`)."""
         self.quarantined: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
         """Kept by `Quarantines`."""
+        self.spare: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+        """Held back from pods that ask for devices; kept by `Spares`."""
         self.closes_ms: NDArray[np.int64] = np.full(size, FOR_EVER_MS, dtype=np.int64)
         """Until when pods may run on it: the start of its maintenance, 0 where that has none."""
         self.in_maintenance: dict[int, Maintenance] = {}
@@ -130,6 +132,7 @@ class Nodes:
         self.usable = _larger(self.usable, rows)
         self.plugin_gone = _larger(self.plugin_gone, rows)
         self.quarantined = _larger(self.quarantined, rows)
+        self.spare = _larger(self.spare, rows)
         self.taint_ids = _larger(self.taint_ids, rows)
         self.layout_ids = _larger(self.layout_ids, rows)
         self.book_numbers = _larger(self.book_numbers, rows)

@@ -5,7 +5,8 @@ Rules: what is worked out for a shape is forgotten with it: when no pod asks for
 A pod whose extended resources devices may stand in for has a shape of several forms. On a node that offers them
 all it is what it asks for; on others it asks for less, and wants a claim for what the node does not offer. Forms are
 plain shapes, shared with pods that ask for just that. Pods that end early may use nodes that close (`maintenances`):
-they have a shape of their own for each time until when they need a node at most.
+they have a shape of their own for each time until when they need a node at most. So have pods of gangs to which spares
+are open (`spares`), by these.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ others hold more than a node has (NodeResourcesFit)."""
 
 MOST_UNUSED = 1024
 """Requests that are remembered although no pod has them: jobs come again."""
+_MOST_OPENED = 16
+"""Shapes of one request that are remembered for different spares."""
 Classes = tuple[tuple[str, str], ...]
 """Device classes by the resources that their devices stand in for, sorted."""
 
@@ -56,16 +59,16 @@ class Shape:
     shared ones, `slices` the MIG instances by resource; `fraction`: whether it requests a part of a GPU.
     `wants` are the claims for which devices are to be allocated with the pod. Of a shape of several forms (`stand_ins`)
     all this is what it is where everything is counted. Of one that is `light` answers are worth remembering. Nodes that
-    close before `until_ms` are of no use to it."""
+    close before `until_ms` are of no use to it; it may use the spares in `opened` (slots)."""
 
     __slots__ = (
-        "floor", "fraction", "gpus", "id", "light", "need", "request", "shared", "slices", "stand_ins", "unoffered",
-        "until_ms", "wants", "width",
+        "floor", "fraction", "gpus", "id", "light", "need", "opened", "request", "shared", "slices", "stand_ins",
+        "unoffered", "until_ms", "wants", "width",
     )  # fmt: skip
 
     def __init__(
         self, number: int, request: Request, nodes: Nodes, wants: tuple[ClaimSpec, ...],
-        stand_ins: StandIns | None = None, until_ms: int = FOR_EVER_MS,
+        stand_ins: StandIns | None = None, until_ms: int = FOR_EVER_MS, opened: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         amounts = dict(request.resources)
         self.id = number
@@ -78,6 +81,7 @@ class Shape:
         self.wants = wants
         self.stand_ins = stand_ins
         self.until_ms = until_ms
+        self.opened = opened
         self.light = light(request)
 
     def measure(self, nodes: Nodes) -> None:
@@ -131,6 +135,8 @@ class Shapes:
         """By the number of the plain shape."""
         self._by_until: dict[int, dict[int, Shape]] = {}
         """By the number of the shape that needs nodes for ever."""
+        self._by_opened: dict[int, dict[frozenset[int], Shape]] = {}
+        """By the number of the shape that may use no spares."""
         self._forgotten: list[int] = []
 
     def retain(self, request: Request) -> None:
@@ -165,11 +171,16 @@ class Shapes:
         asked = self._asked.pop(request)
         for shape in asked.shapes.values():
             for one in (shape, *self._by_stand_ins.pop(shape.id, {}).values()):
-                self._forgotten.append(one.id)
-                self._forgotten += [other.id for other in self._by_until.pop(one.id, {}).values()]
+                for open_one in self._by_opened.pop(one.id, {}).values():
+                    self._forget_shape(open_one)
+                self._forget_shape(one)
         for less in asked.less.values():
             if less in self._unused:
                 self._forget(less)
+
+    def _forget_shape(self, shape: Shape) -> None:
+        self._forgotten.append(shape.id)
+        self._forgotten += [other.id for other in self._by_until.pop(shape.id, {}).values()]
 
     def drain_forgotten(self) -> list[int]:
         """The numbers of the shapes that were forgotten since the last call."""
@@ -224,8 +235,24 @@ class Shapes:
             stand_ins = shape.stand_ins
             if stand_ins is not None:
                 stand_ins = replace(stand_ins, forms={})
-            found = Shape(self._next_id(), shape.request, self._nodes, shape.wants, stand_ins, until_ms)
+            found = Shape(
+                self._next_id(), shape.request, self._nodes, shape.wants, stand_ins, until_ms, shape.opened
+            )  # fmt: skip
             known[until_ms] = found
+        return found
+
+    def beside_spares(self, shape: Shape, opened: frozenset[int]) -> Shape:
+        """The shape of pods that may use these spares. Of the others of this kind the last ones are remembered."""
+        known = self._by_opened.setdefault(shape.id, {})
+        found = known.get(opened)
+        if found is None:
+            while len(known) >= _MOST_OPENED:
+                self._forget_shape(known.pop(next(iter(known))))
+            stand_ins = shape.stand_ins
+            if stand_ins is not None:
+                stand_ins = replace(stand_ins, forms={})
+            found = Shape(self._next_id(), shape.request, self._nodes, shape.wants, stand_ins, opened=opened)
+            known[opened] = found
         return found
 
     def known(self) -> Iterator[Shape]:
@@ -236,6 +263,8 @@ class Shapes:
             yield from several.values()
         for early in self._by_until.values():
             yield from early.values()
+        for beside in self._by_opened.values():
+            yield from beside.values()
 
     def lacking(self, shape: Shape, index: Index) -> NDArray[np.int64]:
         """Of the resources of a shape of several forms those that each node does not offer, as bits."""
@@ -256,6 +285,8 @@ class Shapes:
             if classes and not stand_ins.made:
                 wants = (*wants, claim_for(stand_ins.containers, classes)[0])
             form = self.without(shape.request, tuple(classes), wants)
+            if shape.opened:
+                form = self.beside_spares(form, shape.opened)
             if shape.until_ms != FOR_EVER_MS:
                 form = self.until(form, shape.until_ms, self._nodes.closings_ms)
             stand_ins.forms[lacking] = form

@@ -23,6 +23,7 @@ from dovetail.core.cluster.peers import matcher_of
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
+from dovetail.core.cluster.spares import asks_devices
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, SHARED_GPU, HostPort, LabelSelector, Pod, Request, Spread
@@ -69,6 +70,24 @@ def suitable(nodes: Nodes, request: Request, index: Index, until_ms: int = FOR_E
     if nodes.in_maintenance and not tolerates(request):
         found &= nodes.closes_ms[index] >= until_ms
     return found & ~gone if gone.any() and asks_plugin(request) else found
+
+
+def takes(nodes: Nodes, shape: Shape, index: Index) -> Mask:
+    """Suitable nodes that are no spares, or are open to the shape."""
+    found = suitable(nodes, shape.request, index, shape.until_ms)
+    if nodes.spare[index].any():
+        found &= ~kept_from(nodes, shape, index)
+    return found
+
+
+def kept_from(nodes: Nodes, shape: Shape, index: Index) -> Mask:
+    """Spares that pods of the shape may not use."""
+    spare = nodes.spare[index].copy()
+    if not (shape.wants or shape.stand_ins is not None or asks_devices(shape.request)):
+        spare[:] = False
+    elif shape.opened:
+        spare &= ~np.isin(np.arange(nodes.size)[index], list(shape.opened))
+    return spare
 
 
 def asks_plugin(request: Request) -> bool:

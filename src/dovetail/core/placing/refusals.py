@@ -23,6 +23,7 @@ from dovetail.core.cluster.maintenances import tolerates
 from dovetail.core.cluster.nodes import UNOFFERED, UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
+from dovetail.core.cluster.spares import asks_devices
 from dovetail.core.devices.mig import names as mig
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.labels import untolerated
@@ -111,6 +112,7 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     yield Reason.QUARANTINED, When.NOT_YET, nodes.quarantined, "", ""
     if nodes.in_maintenance and not tolerates(pod.request):
         yield Reason.MAINTENANCE, When.NOT_YET, nodes.closes_ms < shape.until_ms, "", ""
+    yield Reason.SPARE, When.NOT_YET, filters.kept_from(nodes, shape, everywhere), "", ""
     yield from _amounts(cluster, shape, remaining)
     never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
     for reason, satisfied in filters.hindrances(cluster, pod, shape):
@@ -276,7 +278,7 @@ def for_gang(cluster: Cluster, rows: ScoreCache, group: Group) -> Refusal:
     level = group.required[-1] if group.required else ""
     pinned = _pinned(cluster, group, level)
     now, where = _most(cluster, search, level, wanted, pinned)
-    empty = _most_when_empty(cluster, wanted, level)
+    empty = _most_when_empty(cluster, wanted, level, bool(group.all_held()))
     inside = f" in one {level}" if level else ""
     if empty < need:
         detail = f"needs {need} pods{inside}, the cluster has room for {empty} even when empty"
@@ -309,8 +311,10 @@ def _most(
     return int(capacity[best]), cluster.fabric.name(level, best)
 
 
-def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: str) -> int:
+def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: str, held: bool) -> int:
+    """`held`: the gang has pods already, so that spares may be open to it."""
     nodes = cluster.nodes
+    spares = [] if held else cluster.spares.when_empty()
     everywhere = slice(0, nodes.size)
     sums: Counter[int] = Counter()
     names = {column: name for name, column in nodes.resources.items()}
@@ -326,6 +330,8 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
         if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))
         copies = np.where(filters.selected(nodes, shape.request, everywhere), copies, 0)
+        if shape.wants or shape.stand_ins is not None or asks_devices(shape.request):
+            copies[spares] = 0
         domains = cluster.fabric.domains(level) if level else np.zeros(nodes.size, dtype=np.int64)
         inside = domains >= 0
         for domain, copied in enumerate(np.bincount(domains[inside], weights=copies[inside]).astype(np.int64)):

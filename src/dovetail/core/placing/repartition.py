@@ -29,7 +29,7 @@ def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
     if not shape.slices:
         return None
     nodes, wanted = cluster.nodes, dict(shape.slices)
-    fits = filters.suitable(nodes, shape.request, slice(0, nodes.size), shape.until_ms) & _rest_fits(nodes, shape)
+    fits = filters.takes(nodes, shape, slice(0, nodes.size)) & _rest_fits(nodes, shape)
     best: tuple[tuple[int, int, int, int], DivisionPlan] | None = None
     seen: set[tuple[PlannedDivision, ...]] = set()
     for slot in np.flatnonzero(fits).tolist():

@@ -85,7 +85,7 @@ class ScoreRow:
             self._start_over()
         else:
             if len(records):
-                self.suitable[records] = filters.suitable(nodes, self.shape.request, records, self.shape.until_ms)
+                self.suitable[records] = filters.takes(nodes, self.shape, records)
                 self.preference[records] = scores.preference(nodes, self.shape, records)
                 parts = shares.parts(nodes, self.shape, records)
                 if self._parts is not None and parts is not None:
@@ -191,7 +191,7 @@ class ScoreRow:
         self._resizes = nodes.resizes
         self._asked = np.flatnonzero(self.shape.need)
         everywhere = slice(0, nodes.size)
-        self.suitable = filters.suitable(nodes, self.shape.request, everywhere, self.shape.until_ms)
+        self.suitable = filters.takes(nodes, self.shape, everywhere)
         self.preference = scores.preference(nodes, self.shape, everywhere)
         self._parts = shares.parts(nodes, self.shape, everywhere)
         self.score = np.full(nodes.size, scores.INFEASIBLE, dtype=np.int64)

@@ -39,6 +39,7 @@ class Reservations:
         self.unknown: dict[str, tuple[int, Expected | None]] = {}
         self.version = 0
         self._soonest = -1, FOR_EVER_MS
+        self._held: tuple[int, frozenset[int]] = -1, frozenset()
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.by_workload.values())
@@ -91,6 +92,12 @@ class Reservations:
         for one in self.evicting():
             if one.workload != released.workload and not one.waits_for.isdisjoint(staying):
                 self._fail(one, f"{self._workloads.name_of(released.workload)} needs it no more")
+
+    def held_slots(self) -> frozenset[int]:
+        """All slots that the reservations have."""
+        if self._held[0] != self.version:
+            self._held = self.version, frozenset(slot for one in self for slot in one.slots.tolist())
+        return self._held[1]
 
     def others(self, workload: str) -> list[Reservation]:
         """The reservations of other workloads than this one."""

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spare nodes: the nodes of each domain of the fabric that are held back for the jobs that run there.
+
+Rules
+- A `SpareRule` holds `per_domain` nodes of each domain of its level: of the nodes with GPUs that are in order and empty
+  the last by name. Fewer are held while fewer are empty: nothing is evicted for a spare.
+- A node is empty if no pod on it has devices, and it is promised to none: nominated, or held by a reservation. What is
+  promised never becomes a spare, so no pod is evicted, and no job waits, for a node that is then refused.
+- A node that is out of order is no spare: it is cordoned, quarantined, in maintenance or invalid, it lacks its device
+  plugin or a GPU, or has a taint that Kubernetes sets on a node that is down. While a node of a domain is, the spares
+  of the domain are open to the gangs that have pods there: the pod that replaces the one on it finds room in its domain.
+- While no gang has pods in the domain, a node that is out of order uses up a spare, for everyone. So a gang that was
+  restarted as a whole finds as many nodes as it had.
+- Pods without devices use spares like any other node.
+- A spare of several rules is open to a gang where each of them opens it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from dovetail.core.cluster.columns import ABSENT, Ids
+from dovetail.core.cluster.fabric import Fabric
+from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT, Nodes
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.quarantines import is_gpu_node
+from dovetail.core.fabric import SpareRule
+from dovetail.core.model import Node, Request
+
+NOTHING_OPEN: frozenset[int] = frozenset()
+_VENDOR = "nvidia.com/"
+_DOWN = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", UNSCHEDULABLE_TAINT.key}
+_DomainKey = tuple[int, int]
+"""The place of a rule among all, and the number of a domain at its level."""
+
+
+class _NodeUse(Struct, frozen=True):
+    """What counts of a node: the domains that hold it, whether it is empty and in order, and the gangs there."""
+
+    name: str
+    domains: tuple[_DomainKey, ...]
+    empty: bool
+    broken: bool
+    gangs: tuple[str, ...]
+
+
+class _SpareDomain:
+    """A domain of a rule. `empty` are its empty nodes in order, sorted by name; `gangs` counts nodes by gang. `held`
+    are its spares, of which `opened` are open to those gangs."""
+
+    __slots__ = ("broken", "empty", "gangs", "held", "opened", "slots")
+
+    def __init__(self) -> None:
+        self.slots: set[int] = set()
+        self.empty: list[tuple[str, int]] = []
+        self.broken: set[int] = set()
+        self.gangs: Counter[str] = Counter()
+        self.held: frozenset[int] = NOTHING_OPEN
+        self.opened: frozenset[int] = NOTHING_OPEN
+
+    def add(self, slot: int, use: _NodeUse) -> None:
+        self.slots.add(slot)
+        if use.broken:
+            self.broken.add(slot)
+        elif use.empty:
+            insort(self.empty, (use.name, slot))
+        for gang in use.gangs:
+            self.gangs[gang] += 1
+
+    def remove(self, slot: int, use: _NodeUse) -> None:
+        self.slots.discard(slot)
+        self.broken.discard(slot)
+        if use.empty and not use.broken:
+            del self.empty[bisect_left(self.empty, (use.name, slot))]
+        for gang in use.gangs:
+            self.gangs[gang] -= 1
+            if not self.gangs[gang]:
+                del self.gangs[gang]
+
+    def choose(self, wanted: int) -> None:
+        """Which nodes are spares, where `wanted` are to be."""
+        if not self.gangs:
+            wanted = max(0, wanted - len(self.broken))
+        self.held = frozenset([slot for _, slot in self.empty[max(0, len(self.empty) - wanted) :]])
+        self.opened = self.held if self.gangs and self.broken else NOTHING_OPEN
+
+
+class SpareCount(Struct, frozen=True):
+    """The spares of a domain of `size` nodes with GPUs: `wanted` by the rule of the level `key`, the slots that are
+    `held`, and those that are out of order (`broken`)."""
+
+    key: str
+    domain: str
+    size: int
+    wanted: int
+    held: tuple[int, ...]
+    broken: tuple[int, ...]
+
+
+class Spares:
+    """`nodes.spare` as of the last `settle`."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        fabric: Fabric,
+        placements: Mapping[str, Placement],
+        on_slot: Mapping[int, Mapping[str, None]],
+    ) -> None:
+        self._nodes, self._fabric = nodes, fabric
+        self._placements, self._on_slot = placements, on_slot
+        self.rules: tuple[SpareRule, ...] = ()
+        self.any_open = False
+        """Whether a spare is open to some gang."""
+        self._again = False
+        self._ids: Sequence[Ids] = ()
+        """The domains of every slot, by rule, as they were read last."""
+        self._seen = 0, 0
+        self._promised: frozenset[int] = NOTHING_OPEN
+        self._uses: dict[int, _NodeUse] = {}
+        self._domains: dict[_DomainKey, _SpareDomain] = {}
+        self._opening: dict[_DomainKey, _SpareDomain] = {}
+        self._holds: Counter[int] = Counter()
+        """In how many domains a slot is held."""
+
+    def put(self, rules: tuple[SpareRule, ...]) -> None:
+        if rules != self.rules:
+            self.rules, self._again = rules, True
+
+    def opened(self, gang: str) -> frozenset[int]:
+        """The spares that pods of this gang may use."""
+        domains = [domain for domain in self._opening.values() if gang in domain.gangs] if gang else []
+        found = NOTHING_OPEN.union(*[domain.opened for domain in domains])
+        if len(self.rules) < 2:
+            return found
+        return frozenset([slot for slot in found if self._holds[slot] == sum(slot in one.opened for one in domains)])
+
+    def settle(self, promised: frozenset[int]) -> bool:
+        """Take the changes of nodes and placements, and what is promised now. Returns whether a node may be used that
+        was a spare."""
+        if not self.rules and not self._again:
+            return False
+        ids = [self._fabric.domains(rule.key) for rule in self.rules]
+        slots = self._changed(promised)
+        if slots is None or len(ids) != len(self._ids) or any(a is not b for a, b in zip(ids, self._ids, strict=True)):
+            slots, moved = range(self._nodes.used), set(self._holds)
+            self._uses.clear()
+            self._domains.clear()
+            self._opening.clear()
+            self._holds.clear()
+        else:
+            moved = set[int]()
+        self._ids, self._promised, self._again = ids, promised, False
+        touched: dict[_DomainKey, None] = {}
+        for slot in slots:
+            self._look(slot, touched)
+        free = False
+        for key in touched:
+            free |= self._choose(key, moved)
+        self.any_open = bool(self._opening)
+        return self._mark(moved) or free
+
+    def _changed(self, promised: frozenset[int]) -> Iterable[int] | None:
+        """The slots to look at; None for all."""
+        nodes, seen = self._nodes, self._seen
+        self._seen = nodes.amounts_journal.end, nodes.records_journal.end
+        amounts, records = nodes.amounts_journal.since(seen[0]), nodes.records_journal.since(seen[1])
+        if self._again or amounts is None or records is None:
+            return None
+        changed = dict.fromkeys([*amounts.tolist(), *records.tolist()])
+        return changed if promised == self._promised else [*changed, *(promised ^ self._promised) - changed.keys()]
+
+    def _look(self, slot: int, touched: dict[_DomainKey, None]) -> None:
+        use, before = self._use(slot), self._uses.get(slot)
+        if use == before:
+            return
+        if before is not None:
+            del self._uses[slot]
+            for key in before.domains:
+                self._domains[key].remove(slot, before)
+                touched[key] = None
+        if use is not None:
+            self._uses[slot] = use
+            for key in use.domains:
+                domain = self._domains.get(key)
+                if domain is None:
+                    domain = self._domains[key] = _SpareDomain()
+                domain.add(slot, use)
+                touched[key] = None
+
+    def _use(self, slot: int) -> _NodeUse | None:
+        """None for a node that counts nowhere."""
+        record = self._nodes.records[slot]
+        if record is None:
+            return None
+        numbers = [(i, int(ids[slot])) for i, ids in enumerate(self._ids)]
+        domains = tuple([key for key in numbers if key[1] != ABSENT])
+        if not domains or not is_gpu_node(record):
+            return None
+        pods = [self._placements[uid].pod for uid in self._on_slot.get(slot, ())]
+        having = [pod for pod in pods if pod.device_claims or asks_devices(pod.request)]
+        gangs = tuple(sorted({pod.gang for pod in having if pod.gang}))
+        empty = not having and slot not in self._promised
+        return _NodeUse(record.name, domains, empty, self._broken(slot, record), gangs)
+
+    def _broken(self, slot: int, record: Node) -> bool:
+        out = record.unschedulable or record.plugin_gone or record.problem is not None or record.maintenance is not None
+        # Cards in MIG mode are out as whole GPUs, too.
+        lacking = record.gpus_out.bit_count() > len(record.mig)
+        return (
+            out
+            or lacking
+            or bool(self._nodes.quarantined[slot])
+            or any(taint.key in _DOWN and taint.effect != "PreferNoSchedule" for taint in record.taints)
+        )
+
+    def _choose(self, key: _DomainKey, moved: set[int]) -> bool:
+        """Choose the spares of a domain again. Returns whether one is open to its gangs that was not."""
+        domain = self._domains[key]
+        held, opened = domain.held, domain.opened
+        domain.choose(self.rules[key[0]].per_domain)
+        for slot in held - domain.held:
+            self._holds[slot] -= 1
+            if not self._holds[slot]:
+                del self._holds[slot]
+        for slot in domain.held - held:
+            self._holds[slot] += 1
+        moved |= held ^ domain.held
+        self._opening.pop(key, None)
+        if domain.opened:
+            self._opening[key] = domain
+        if not domain.slots:
+            del self._domains[key]
+        return not domain.opened <= opened
+
+    def _mark(self, slots: Iterable[int]) -> bool:
+        """Mark the nodes as what they are now. Returns whether one is no spare any more."""
+        nodes, free = self._nodes, False
+        for slot in sorted(slots):
+            spare = slot in self._holds
+            if nodes.spare[slot] != spare:
+                nodes.spare[slot] = spare
+                nodes.records_journal.add(slot)
+                free |= not spare
+        self._seen = self._seen[0], nodes.records_journal.end
+        return free
+
+    def when_empty(self) -> list[int]:
+        """The slots that would be spares without any pod, with the nodes that cannot be used now left out, and all
+        others in order."""
+        found: set[int] = set()
+        nodes = self._nodes
+        for (number, _), domain in self._domains.items():
+            there = sorted((self._uses[slot].name, slot) for slot in domain.slots)
+            able = [slot for _, slot in there if nodes.usable[slot] and not self._cordoned(slot)]
+            left = max(0, self.rules[number].per_domain - (len(there) - len(able)))
+            found.update(able[len(able) - left :] if left else ())
+        return sorted(found)
+
+    def _cordoned(self, slot: int) -> bool:
+        record = self._nodes.records[slot]
+        return record is not None and record.unschedulable
+
+    def counts(self) -> Iterator[SpareCount]:
+        """The spares of each domain, by rule and by name of the domain."""
+        found = []
+        for (number, domain_id), domain in self._domains.items():
+            rule = self.rules[number]
+            name = self._fabric.name(rule.key, domain_id)
+            by_name = [
+                tuple(sorted(slots, key=lambda slot: self._nodes.names[slot])) for slots in (domain.held, domain.broken)
+            ]
+            found.append((number, SpareCount(rule.key, name, len(domain.slots), rule.per_domain, *by_name)))
+        found.sort(key=lambda pair: (pair[0], pair[1].domain))
+        return (count for _, count in found)
+
+
+def asks_devices(request: Request) -> bool:
+    """Whether it requests GPUs, parts of some, or other devices by NVIDIA's resources."""
+    if request.gpu_milli or request.gpu_memory_mib:
+        return True
+    return any(amount and name.startswith(_VENDOR) for name, amount in request.resources)
