@@ -64,6 +64,17 @@ def test_the_limit(milli: int, most: int, gpu_nodes: int, limit: int) -> None:
     assert len(state.cluster.quarantines.in_force) == limit
 
 
+def test_a_node_that_waited_for_the_budget_takes_no_pod_once_it_is_quarantined() -> None:
+    driven = Driven(node("a"), node("b"))
+    driven.at(10, ev.NodeChanged(node("a", 5)), ev.NodeChanged(node("b", 6)))
+    # What is known of such pods from then on has to follow.
+    driven.state.score_cache.of(driven.state.cluster.shape_of(pod("p")))
+    driven.at(20, ev.NodeChanged(node("a")))
+    assert driven.state.cluster.quarantines.in_force == ("b",)
+    binds = driven.at(30, *(ev.PodChanged(pod(f"p{i}")) for i in range(9)))
+    assert list(binds.values()) == 8 * ["a"]
+
+
 def test_a_node_without_any_gpu_on_offer_counts_while_it_asks() -> None:
     driven = Driven(node("a", 5, gpus=0))
     assert driven.at(10, ev.PodChanged(pod("cpu", 0))) == {}

@@ -20,7 +20,7 @@ from tests.core.worlds import Dice, reported
 
 ELSEWHERE = (
     Reason.BIND_BACKOFF, Reason.OUTSIDE_DOMAIN, Reason.NVLINK, Reason.KUBELET, Reason.REJECTED, Reason.DEVICES,
-    Reason.CLAIM_NODE, Reason.QUARANTINED, Reason.MAINTENANCE,
+    Reason.CLAIM_NODE, Reason.QUARANTINED, Reason.MAINTENANCE, Reason.SPARE,
 )  # fmt: skip
 """Rules with tests of their own."""
 NODE_RULES = [rule for rule in Reason if rule not in ELSEWHERE]

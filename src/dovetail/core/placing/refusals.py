@@ -281,7 +281,8 @@ def for_gang(cluster: Cluster, rows: ScoreCache, group: Group) -> Refusal:
     empty = _most_when_empty(cluster, wanted, level, bool(group.all_held()))
     inside = f" in one {level}" if level else ""
     if empty < need:
-        detail = f"needs {need} pods{inside}, the cluster has room for {empty} even when empty"
+        beside = " beside its spares" if cluster.spares.rules else ""
+        detail = f"needs {need} pods{inside}, the cluster has room for {empty} even when empty{beside}"
         reason, when = Reason.GANG_TOO_LARGE, When.NEVER
     else:
         at = f" (in {where})" if where else ""

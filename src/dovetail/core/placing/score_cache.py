@@ -93,10 +93,10 @@ class ScoreRow:
                 self._made_for = -1, -1
             if again:
                 self._redo_all()
-            elif len(amounts):
+            elif len(changed := np.union1d(amounts, records) if len(records) else amounts):
                 # Mostly there is one, and views of arrays are cheaper than copies.
-                first = int(amounts[0])
-                self._redo(amounts if len(amounts) > 1 else slice(first, first + 1))
+                first = int(changed[0])
+                self._redo(changed if len(changed) > 1 else slice(first, first + 1))
         self._amounts_seen = nodes.amounts_journal.end
         self._records_seen = nodes.records_journal.end
 
