@@ -130,7 +130,7 @@ _Block = Iterator[str | Table]
 def _gpus(found: FreeGpus) -> _Block:
     yield (
         f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {count(found.nodes, 'node')} are free"
-        f"{_closed(found.closed)}; largest pod: {found.largest}, or {found.largest_when_empty} on an empty cluster"
+        f"{_closed(found.closed)}{_spare(found.spare)}; largest pod: {found.largest}, or {found.largest_when_empty} on an empty cluster"
     )
     levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
     table = Table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))
@@ -217,6 +217,10 @@ def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
 def _amount(amount: str, devices: tuple[str, ...]) -> str:
     some = ", ".join(devices[:_NAMES_SHOWN]) + (" ..." if len(devices) > _NAMES_SHOWN else "")
     return f"{amount} ({some})" if devices else amount
+
+
+def _spare(number: int) -> str:
+    return f", {number} on spare nodes" if number else ""
 
 
 def _closed(number: int) -> str:

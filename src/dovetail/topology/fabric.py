@@ -51,6 +51,7 @@ FINDING_KINDS: Mapping[str, FindingKind] = {
     "loop": FindingKind(True, "remove one of these switches from the children of the other"),
     "two-places": FindingKind(True, "correct the place; a host that is no node is left out with --nodes"),
     "few-links": FindingKind(False, "check cables and ports"),
+    "few-spares": FindingKind(False, "repair what is out of order; else wait for jobs to end: nothing is evicted"),
     "linked-leaves": FindingKind(False, "leave a host at a spine out with --nodes if it is no node"),
     "mixed-mtu": FindingKind(False, "set one MTU on all ports: large frames are lost between them"),
     "one-source": FindingKind(False, "see why the other source lacks it"),

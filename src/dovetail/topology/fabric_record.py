@@ -93,8 +93,16 @@ class MeasuredLevel(Struct, frozen=True, omit_defaults=True):
     image: str = ""
 
 
+class StatedSpares(Struct, frozen=True, rename="camel"):
+    """As in `spec.spares`."""
+
+    key: str
+    per_domain: int
+
+
 class RecordedSpec(Struct, frozen=True):
     levels: tuple[StatedLevel, ...] = ()
+    spares: tuple[StatedSpares, ...] = ()
 
 
 class RecordedStatus(Struct, frozen=True):

@@ -60,11 +60,12 @@ def _gpus(ask: Probe) -> Iterator[FreeGpus]:
         here = where & ask.open
         most = int(np.where(here, amounts, 0).max())
         sizes = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} - {0}))
-        left = np.where(here, ask.free(GPU), 0)
+        spare = np.where(here & nodes.spare, ask.free(GPU), 0)
+        left = np.where(here & ~nodes.spare, ask.free(GPU), 0)
         found = [_size(ask, model, here, size) for size in sizes]
         yield FreeGpus(
             model, int(where.sum()), int(amounts[where].sum()), int(left.sum()), int(amounts[where & ~here].sum()),
-            _largest(ask, model, here, int(left.max())), most, tuple(found),
+            _largest(ask, model, here, int(left.max())), most, tuple(found), int(spare.sum()),
         )  # fmt: skip
 
 

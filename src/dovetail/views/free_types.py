@@ -76,8 +76,9 @@ class FreeSize(Struct, frozen=True):
 
 
 class FreeGpus(Struct, frozen=True):
-    """Whole GPUs of one model: GPUs of open nodes are `free` or held, GPUs of closed nodes are `closed`. `largest` is
-    the most that one pod can get now, `largest_when_empty` the most if no pod held any."""
+    """Whole GPUs of one model: GPUs of open nodes are `free`, held, or idle on spare nodes (`spare`), GPUs of closed
+    nodes are `closed`. `largest` is the most that one pod can get now, `largest_when_empty` the most if no pod held
+    any."""
 
     model: str
     nodes: int
@@ -87,6 +88,7 @@ class FreeGpus(Struct, frozen=True):
     largest: int
     largest_when_empty: int
     sizes: tuple[FreeSize, ...]
+    spare: int = 0
 
 
 class Instances(Struct, frozen=True):

@@ -18,6 +18,7 @@ from dovetail.topology.slurm_topology import read_conf
 from dovetail.views.fabric import FORMATS
 from dovetail.views.fabric_plot import drawn
 from tests.cli.clusters import CommandCluster, command_cluster, node
+from tests.paths import ROOT
 
 CONF = "SwitchName=top Switches=s1,s2\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n[3-4]\n"
 SPINE, BLOCK = "network.topology.nvidia.com/spine", "network.topology.nvidia.com/block"
@@ -172,6 +173,32 @@ def test_a_cluster_without_labels_of_a_network(tmp_path: Path) -> None:
         result = on(bare, "show", table)
         assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "└─ a (1): n1")
         assert "note: cluster: no node has a label" in result.stderr
+
+
+def test_spares_are_shown_and_domains_with_too_few_are_found(tmp_path: Path) -> None:
+    """Racks of three trays: one of rack b is broken, and no gang runs there."""
+    nodes = [node(f"n{at}") for at in range(1, 7)]
+    for at, one in enumerate(nodes):
+        one["metadata"]["labels"]["dovetail.dev/rack"] = "aaabbb"[at]
+    nodes[3]["spec"] = {"unschedulable": True}
+    definition = yaml.safe_load((ROOT / "deploy/crds/fabric.yaml").read_text())
+    rules = {"spares": [{"key": "dovetail.dev/rack", "perDomain": 2}]}
+    fabric = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Fabric", "metadata": {"name": "cluster"}, "spec": rules}
+    with command_cluster(tmp_path, definition, *nodes, fabric, still=True) as held:
+        lines = [
+            "spares: dovetail.dev/rack a: 2 of 2: n[2-3]",
+            "spares: dovetail.dev/rack b: 1 of 2: n6; out of order: n4",
+        ]
+        assert on(held, "show").stdout.splitlines()[-2:] == lines
+        shown = json.loads(on(held, "show", "-o", "json").stdout)["spares"]
+        assert shown[1] == {
+            "key": "dovetail.dev/rack", "domain": "b", "nodes": 3, "wanted": 2, "spares": ["n6"], "out_of_order": ["n4"],
+        }  # fmt: skip
+        result = on(held, "check")
+        assert result.exit_code == 0
+        assert "warning: few-spares: dovetail.dev/rack b has 1 of 2 spares; out of order: n4" in result.stdout
+        free = held.run("free", "--kubeconfig", str(held.config)).stdout
+        assert "16 of 48 GPUs on 6 nodes are free, 8 of them on closed nodes, 24 on spare nodes" in free
 
 
 def test_nodes_are_named_by_a_file_or_a_cluster(conf: str) -> None:

@@ -51,6 +51,7 @@ def test_what_is_read_is_in_the_schema() -> None:
     found = fabric_speeds(msgspec.convert(EXAMPLE | {"status": {"slow": [SLOW]}}, Fabric))
     assert [(one.mbps, one.latency_ns) for one in found.levels] == [(100000, 22000), (200000, 16000), (400000, 14000)]
     assert [one.name for one in found.slow] == ["gpu-1"]
+    assert [(one.key, one.per_domain) for one in found.spares] == [("nvidia.com/gpu.clique", 2)]
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +73,15 @@ def test_a_real_server_keeps_spec_and_status_and_refuses_another_name(defined: P
             one.get("key", "") for one in EXAMPLE["spec"]["levels"]
         ]
         assert found["status"]["slow"] == [{"level": "", **SLOW}]
+        assert found["spec"]["spares"] == EXAMPLE["spec"]["spares"]
         with pytest.raises(RequestFailed, match="must be cluster"):
             defined.apply(f"{PATH}/other", {**head, "metadata": {"name": "other"}})
         for wrong in ({"levels": [{"bandwidthMBps": 0}]}, {"levels": [{"key": "a"}, {"key": "a"}]}):
             with pytest.raises(RequestFailed):
                 defined.apply(f"{PATH}/{FABRIC_NAME}", {**head, **meta, "spec": wrong})
+        for key, amount in (("kubernetes.io/hostname", 1), ("a b", 1), ("", 1), ("rack", 0), ("rack", 1025)):
+            with pytest.raises(RequestFailed):
+                spec = {"spares": [{"key": key, "perDomain": amount}]}
+                defined.apply(f"{PATH}/{FABRIC_NAME}", {**head, **meta, "spec": spec})
     finally:
         defined.kubectl("delete", "fabrics", "--all")

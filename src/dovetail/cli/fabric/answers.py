@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from dovetail.topology.fabric import FabricFinding, FabricReading, in_order
 from dovetail.topology.fabric_record import LabelWriter, MeasuredLevel, MeasuredPart, RecordedFabric, StatedLevel
+from dovetail.views.spares import DomainSpares
 
 
 class PlacedNode(Struct, frozen=True):
@@ -29,13 +30,15 @@ class SourceTree(Struct, frozen=True):
 
 class FabricTrees(Struct, frozen=True):
     """The places of nodes, by source, and what the Fabric of the cluster states: how fast its `levels` are, the
-    writers of the `labels` of nodes, what was `measured` and found `slow`. Empty without a cluster or a Fabric."""
+    writers of the `labels` of nodes, what was `measured` and found `slow`, and the `spares` of each domain. Empty
+    without a cluster or a Fabric."""
 
     sources: tuple[SourceTree, ...]
     levels: tuple[StatedLevel, ...] = ()
     labels: tuple[LabelWriter, ...] = ()
     measured: tuple[MeasuredLevel, ...] = ()
     slow: tuple[MeasuredPart, ...] = ()
+    spares: tuple[DomainSpares, ...] = ()
 
 
 class CheckedSource(Struct, frozen=True):
@@ -64,12 +67,16 @@ class FabricCheck(Struct, frozen=True):
     findings: tuple[SourceFinding, ...]
 
 
-def trees_of(sources: Mapping[str, FabricReading], fabric: RecordedFabric | None = None) -> FabricTrees:
+def trees_of(
+    sources: Mapping[str, FabricReading],
+    fabric: RecordedFabric | None = None,
+    spares: tuple[DomainSpares, ...] = (),
+) -> FabricTrees:
     trees = tuple(_tree(name, reading) for name, reading in sources.items())
     if fabric is None:
         return FabricTrees(trees)
     status = fabric.status
-    return FabricTrees(trees, fabric.spec.levels, status.labels, status.measured, status.slow)
+    return FabricTrees(trees, fabric.spec.levels, status.labels, status.measured, status.slow, spares)
 
 
 def _tree(name: str, reading: FabricReading) -> SourceTree:

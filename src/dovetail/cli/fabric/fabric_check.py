@@ -12,12 +12,14 @@ import click
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.fabric.sources import (
+    CLUSTER,
     SourceChoice,
     imports_of,
     print_findings,
     read_sources,
     recorded_of,
     source_options,
+    spares_of,
 )
 from dovetail.cli.output import count
 
@@ -32,13 +34,18 @@ def command(choice: SourceChoice, form: AnswerForm) -> None:
     """Find contradictions and weak links in what describes the network above the nodes.
 
     Without a FILE the labels of the cluster's nodes are checked. Each FILE is compared with each other one, and with
-    --cluster with these labels and what was imported before. Exit code 1: there are errors, which `import` refuses.
+    --cluster with these labels and what was imported before. Domains with fewer spare nodes than the Fabric has a rule
+    for are found, too. Exit code 1: there are errors, which `import` refuses.
     """
     from dovetail.cli.fabric.answers import check_of
     from dovetail.topology.fabric_check import findings_of
+    from dovetail.views.spares import too_few
 
-    sources = read_sources(choice) | imports_of(recorded_of(choice))
+    sources, fabric = read_sources(choice), recorded_of(choice)
+    sources |= imports_of(fabric)
     found = findings_of(sources)
+    if spares := spares_of(choice, fabric):
+        found[CLUSTER] = [*found.get(CLUSTER, ()), *too_few(spares)]
     if form.whole:
         write_answer(form, "FabricCheck", check_of(sources, found))
     else:

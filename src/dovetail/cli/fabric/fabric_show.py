@@ -12,12 +12,13 @@ import click
 from dovetail.cli.answer_form import AnswerForm, answer_option, write_answer
 from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
-from dovetail.cli.fabric.sources import SourceChoice, read_sources, recorded_of, source_options
+from dovetail.cli.fabric.sources import SourceChoice, read_sources, recorded_of, source_options, spares_of
 from dovetail.cli.output import count, printable
 
 if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricPlacement, FabricReading
     from dovetail.topology.fabric_record import RecordedFabric
+    from dovetail.views.spares import DomainSpares
 
 
 @click.command(name="show")
@@ -28,18 +29,19 @@ def command(choice: SourceChoice, plot: Path | None, form: AnswerForm) -> None:
     """Draw the tree of switches, racks and nodes that each FILE describes.
 
     Without a FILE it is that of the labels of the cluster's nodes; with --cluster also that, and what the Fabric of the
-    cluster has of its links.
+    cluster has of its links and spare nodes.
     """
     from dovetail.cli.fabric.answers import trees_of
 
     if plot is not None and not plot.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
     sources, fabric = read_sources(choice), recorded_of(choice)
+    spares = spares_of(choice, fabric)
     if form.whole:
-        write_answer(form, "FabricTrees", trees_of(sources, fabric))
+        write_answer(form, "FabricTrees", trees_of(sources, fabric, spares))
     else:
         _show(sources)
-        for line in record_lines(fabric) if fabric is not None else ():
+        for line in (*record_lines(fabric), *spare_lines(spares)) if fabric is not None else ():
             Console().print(printable(line), markup=False)
     if plot is not None:
         _draw(sources, plot)
@@ -81,6 +83,16 @@ def record_lines(fabric: RecordedFabric) -> Iterator[str]:
         what = f"{slow.measured_mbps / 1000:.1f} of {slow.expected_mbps / 1000:.1f} GB/s"
         where = f"{slow.level} {slow.name}" if slow.level else slow.name
         yield f"slow: {where}: {what}, {slow.measured_at:%Y-%m-%d %H:%M}; counts until {slow.expires_at:%Y-%m-%d %H:%M}"
+
+
+def spare_lines(spares: Sequence[DomainSpares]) -> Iterator[str]:
+    """The spare nodes of each domain."""
+    from dovetail.topology.hostlist import compress
+
+    for one in spares:
+        named = f": {compress(sorted(one.spares))}" if one.spares else ""
+        out = f"; out of order: {compress(sorted(one.out_of_order))}" if one.out_of_order else ""
+        yield f"spares: {one.key} {one.domain}: {len(one.spares)} of {one.wanted}{named}{out}"
 
 
 def tree_lines(placements: Sequence[FabricPlacement]) -> Iterator[str]:

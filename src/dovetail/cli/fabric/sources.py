@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dovetail.topology.fabric import FabricFinding, FabricReading
     from dovetail.topology.fabric_record import RecordedFabric
     from dovetail.topology.node_list import ListedNode
+    from dovetail.views.spares import DomainSpares
 
 FORMAT_NAMES = (
     *("ibnetdiscover", "ufm", "topology.yaml", "topology.conf"),
@@ -115,6 +116,23 @@ def recorded_of(choice: SourceChoice) -> RecordedFabric | None:
         return None
     config = config_of(choice.kubeconfig, choice.context)
     return run(live_fabric(config), config.server)
+
+
+def spares_of(choice: SourceChoice, fabric: RecordedFabric | None) -> tuple[DomainSpares, ...]:
+    """The spares of a cluster whose Fabric has rules for them. Where the cluster cannot be read whole, that is printed,
+    and there are none."""
+    from dovetail.cli.cluster import run
+    from dovetail.cli.scheduling import SCHEDULER_NAME, PolicyChoice
+    from dovetail.views.spares import live_spares
+
+    if fabric is None or not fabric.spec.spares:
+        return ()
+    config = config_of(choice.kubeconfig, choice.context)
+    try:
+        return run(live_spares(config, PolicyChoice().for_queries(), SCHEDULER_NAME), config.server)
+    except click.ClickException as error:
+        Console(stderr=True).print(printable(f"note: spares are not counted: {error.message}"), markup=False)
+        return ()
 
 
 def imports_of(fabric: RecordedFabric | None) -> dict[str, FabricReading]:

@@ -7,8 +7,8 @@ Rules
 - A node is empty if no pod on it has devices, and it is promised to none: nominated, or held by a reservation. What is
   promised never becomes a spare, so no pod is evicted, and no job waits, for a node that is then refused.
 - A node that is out of order is no spare: it is cordoned, quarantined, in maintenance or invalid, it lacks its device
-  plugin or a GPU, or has a taint that Kubernetes sets on a node that is down. While a node of a domain is, the spares
-  of the domain are open to the gangs that have pods there: the pod that replaces the one on it finds room in its domain.
+  plugin or a GPU, or has a taint that Kubernetes sets on a node that is down. While a node of a domain is, its spares
+  are open to the gangs that have pods there: the pod that replaces the one on that node finds room in its domain.
 - While no gang has pods in the domain, a node that is out of order uses up a spare, for everyone. So a gang that was
   restarted as a whole finds as many nodes as it had.
 - Pods without devices use spares like any other node.

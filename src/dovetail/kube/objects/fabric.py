@@ -30,8 +30,16 @@ class SlowLink(Wire, frozen=True):
     expires_at: datetime | None = None
 
 
+class HeldSpares(Wire, frozen=True):
+    """Of each domain of the node label `key` so many nodes are held back."""
+
+    key: str = ""
+    per_domain: int = 0
+
+
 class FabricSpec(Wire, frozen=True):
     levels: tuple[FabricLevel, ...] = ()
+    spares: tuple[HeldSpares, ...] = ()
 
 
 class FabricStatus(Wire, frozen=True):
