@@ -130,7 +130,8 @@ _Block = Iterator[str | Table]
 def _gpus(found: FreeGpus) -> _Block:
     yield (
         f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {count(found.nodes, 'node')} are free"
-        f"{_closed(found.closed)}{_spare(found.spare)}; largest pod: {found.largest}, or {found.largest_when_empty} on an empty cluster"
+        f"{_closed(found.closed)}{_spare(found.spare)}; "
+        f"largest pod: {found.largest}, or {found.largest_when_empty} on an empty cluster"
     )
     levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
     table = Table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))

@@ -39,23 +39,27 @@ _DomainKey = tuple[int, int]
 
 
 class _NodeUse(Struct, frozen=True):
-    """What counts of a node: the domains that hold it, whether it is empty and in order, and the gangs there."""
+    """What counts of a node: the domains that hold it, whether it is empty and out of order (`broken`), whether pods
+    could run on it one day without a change of its own record (`able`), and the gangs there."""
 
     name: str
     domains: tuple[_DomainKey, ...]
     empty: bool
     broken: bool
+    able: bool
     gangs: tuple[str, ...]
 
 
 class _SpareDomain:
     """A domain of a rule. `empty` are its empty nodes in order, sorted by name; `gangs` counts nodes by gang. `held`
-    are its spares, of which `opened` are open to those gangs."""
+    are its spares, of which `opened` are open to those gangs; `without_pods` are those that it would have if it were
+    empty, None where they have to be worked out."""
 
-    __slots__ = ("broken", "empty", "gangs", "held", "opened", "slots")
+    __slots__ = ("broken", "empty", "gangs", "held", "opened", "slots", "without_pods")
 
     def __init__(self) -> None:
-        self.slots: set[int] = set()
+        self.slots: dict[int, _NodeUse] = {}
+        self.without_pods: tuple[int, ...] | None = None
         self.empty: list[tuple[str, int]] = []
         self.broken: set[int] = set()
         self.gangs: Counter[str] = Counter()
@@ -63,7 +67,7 @@ class _SpareDomain:
         self.opened: frozenset[int] = NOTHING_OPEN
 
     def add(self, slot: int, use: _NodeUse) -> None:
-        self.slots.add(slot)
+        self.slots[slot], self.without_pods = use, None
         if use.broken:
             self.broken.add(slot)
         elif use.empty:
@@ -72,7 +76,8 @@ class _SpareDomain:
             self.gangs[gang] += 1
 
     def remove(self, slot: int, use: _NodeUse) -> None:
-        self.slots.discard(slot)
+        del self.slots[slot]
+        self.without_pods = None
         self.broken.discard(slot)
         if use.empty and not use.broken:
             del self.empty[bisect_left(self.empty, (use.name, slot))]
@@ -205,7 +210,8 @@ class Spares:
         having = [pod for pod in pods if pod.device_claims or asks_devices(pod.request)]
         gangs = tuple(sorted({pod.gang for pod in having if pod.gang}))
         empty = not having and slot not in self._promised
-        return _NodeUse(record.name, domains, empty, self._broken(slot, record), gangs)
+        able = record.problem is None and not record.unschedulable
+        return _NodeUse(record.name, domains, empty, self._broken(slot, record), able, gangs)
 
     def _broken(self, slot: int, record: Node) -> bool:
         out = record.unschedulable or record.plugin_gone or record.problem is not None or record.maintenance is not None
@@ -253,17 +259,13 @@ class Spares:
         """The slots that would be spares without any pod, with the nodes that cannot be used now left out, and all
         others in order."""
         found: set[int] = set()
-        nodes = self._nodes
         for (number, _), domain in self._domains.items():
-            there = sorted((self._uses[slot].name, slot) for slot in domain.slots)
-            able = [slot for _, slot in there if nodes.usable[slot] and not self._cordoned(slot)]
-            left = max(0, self.rules[number].per_domain - (len(there) - len(able)))
-            found.update(able[len(able) - left :] if left else ())
+            if domain.without_pods is None:
+                able = [slot for _, slot in sorted((use.name, slot) for slot, use in domain.slots.items() if use.able)]
+                left = max(0, self.rules[number].per_domain - (len(domain.slots) - len(able)))
+                domain.without_pods = tuple(able[max(0, len(able) - left) :] if left else ())
+            found.update(domain.without_pods)
         return sorted(found)
-
-    def _cordoned(self, slot: int) -> bool:
-        record = self._nodes.records[slot]
-        return record is not None and record.unschedulable
 
     def counts(self) -> Iterator[SpareCount]:
         """The spares of each domain, by rule and by name of the domain."""
