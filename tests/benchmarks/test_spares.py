@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of spare nodes measures what it says."""
+"""The benchmark of spare nodes measures both kinds of steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr("sys.argv", ["spares.py", "--racks", "3", "--steps", "2", "--runs", "1", "-o", "json"])
     spares.main()
     (row,) = json.loads(capsys.readouterr().out)
-    assert min(*row["median_ms"], *row["mean_ms"]) > 0
+    assert min(row["median"], row["median_held"], row["mean"], row["mean_held"]) > 0
 
 
 @pytest.mark.parametrize("wrong", [("--racks", "0"), ("--steps", "0"), ("--per-domain", "3")])

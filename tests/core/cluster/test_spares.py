@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spare nodes: which are held back, for whom they are open, and that nothing swings to and fro because of them."""
+"""Spare nodes: which are held back, which gangs they are open to, and that nothing changes to and fro by them."""
 
 from __future__ import annotations
 

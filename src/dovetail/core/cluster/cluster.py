@@ -204,7 +204,7 @@ class Cluster:
         """The shape of a waiting pod: its request, with what its claims still want, and the nodes that it may use if it
         starts now."""
         shape = self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
-        if self.spares.any_open and (opened := self.spares.opened(pod.gang)):
+        if pod.gang in self.spares.open_gangs and (opened := self.spares.opened(pod.gang)):
             shape = self.shapes.beside_spares(shape, opened)
         return self.maintenances.shape_of(shape, pod, self.now_ms) if self.nodes.closings_ms else shape
 
@@ -217,15 +217,17 @@ class Cluster:
 
     def shapes_of(self, pods: Iterable[Pod]) -> list[Shape]:
         """As `shape_of`, of each of the pods."""
-        if self.nodes.closings_ms or self.spares.any_open:
+        if self.nodes.closings_ms:
             return list(map(self.shape_of, pods))
         shapes: list[Shape] = []
+        open_gangs = self.spares.open_gangs
         plain: Request | None = None
         for pod in pods:
             # Pods of a gang mostly request the same, and without claims the request alone is the shape.
-            if pod.request is not plain or pod.device_claims or pod.containers:
+            if pod.request is not plain or pod.device_claims or pod.containers or pod.gang in open_gangs:
                 shape = self.shape_of(pod)
-                plain = None if pod.device_claims or pod.containers else pod.request
+                alone = pod.device_claims or pod.containers or pod.gang in open_gangs
+                plain = None if alone else pod.request
             shapes.append(shape)
         return shapes
 

@@ -119,8 +119,8 @@ class Spares:
         self._nodes, self._fabric = nodes, fabric
         self._placements, self._on_slot = placements, on_slot
         self.rules: tuple[SpareRule, ...] = ()
-        self.any_open = False
-        """Whether a spare is open to some gang."""
+        self.open_gangs: frozenset[str] = frozenset()
+        """The gangs to which a spare is open."""
         self._again = False
         self._ids: Sequence[Ids] = ()
         """The domains of every slot, by rule, as they were read last."""
@@ -138,7 +138,9 @@ class Spares:
 
     def opened(self, gang: str) -> frozenset[int]:
         """The spares that pods of this gang may use."""
-        domains = [domain for domain in self._opening.values() if gang in domain.gangs] if gang else []
+        if gang not in self.open_gangs:
+            return NOTHING_OPEN
+        domains = [domain for domain in self._opening.values() if gang in domain.gangs]
         found = NOTHING_OPEN.union(*[domain.opened for domain in domains])
         if len(self.rules) < 2:
             return found
@@ -157,6 +159,7 @@ class Spares:
             self._domains.clear()
             self._opening.clear()
             self._holds.clear()
+            self.open_gangs = frozenset()
         else:
             moved = set[int]()
         self._ids, self._promised, self._again = ids, promised, False
@@ -166,7 +169,8 @@ class Spares:
         free = False
         for key in touched:
             free |= self._choose(key, moved)
-        self.any_open = bool(self._opening)
+        if touched:
+            self.open_gangs = frozenset(gang for domain in self._opening.values() for gang in domain.gangs)
         return self._mark(moved) or free
 
     def _changed(self, promised: frozenset[int]) -> Iterable[int] | None:
