@@ -13,12 +13,14 @@ from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import apply_events
 from dovetail.core.decisions import Bind, Decision, Evict
+from dovetail.core.dra.types import Claim, DeviceClass
 from dovetail.core.fabric import FABRIC_NAME, FabricSpeeds, SpareRule
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Maintenance, Node, Pod, Problem, Request, Taint, Work
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
 from tests.breadth import seeds
+from tests.core.dra.device_worlds import ask, claim, device, pool
 from tests.core.driven import Driven
 
 RACK, CLIQUE = "dovetail.dev/rack", "nvidia.com/gpu.clique"
@@ -172,6 +174,21 @@ def test_a_restart_of_the_scheduler_marks_the_same_nodes() -> None:
     assert [(one.domain, one.size, one.wanted, len(one.held), len(one.broken)) for one in counted] == [
         ("a", 18, 2, 2, 1)
     ]
+
+
+def test_gpus_by_claim_count_as_others() -> None:
+    """Nodes whose GPUs are in ResourceSlices alone, and pods that have them by ResourceClaims."""
+    driven = Driven(*(Node(f"n{i}", OFFER, ((CLIQUE, "a"),)) for i in range(3)), policy=FOR_DRIVEN)
+    slices = [ev.SliceChanged(pool(f"n{i}", device("gpu-0"), driver="gpu.nvidia.com")) for i in range(3)]
+    driven.at(10, rule(1), ev.DeviceClassChanged(DeviceClass("gpu")))
+    assert spares(driven.state) == set()
+    driven.at(20, *slices)
+    assert spares(driven.state) == {"n2"}
+    claims = [ev.ClaimChanged(Claim(f"c{i}", "ns", f"c{i}", claim(ask(1)))) for i in range(3)]
+    pods = [pod(f"p{i}", 0, device_claims=(f"ns/c{i}",)) for i in range(3)]
+    assert set(driven.at(30, *claims, *pods).values()) == {"n0", "n1"}
+    (refusal,) = driven.holds().values()
+    assert Reason.SPARE in {one.reason for one in refusal.nodes}
 
 
 Domains = dict[str, frozenset[int]]

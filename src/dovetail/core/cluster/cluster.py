@@ -119,7 +119,7 @@ class Cluster:
         self.now_ms = 0
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}
-        self.spares = Spares(self.nodes, self.fabric, self.placements, self.on_slot)
+        self.spares = Spares(self.nodes, self.fabric, self.claims.offers, self.placements, self.on_slot)
         self.gpus = Gpus(self.nodes, self.kubelets, self.placements, self.on_slot, partial(choice.share_gpu, self))
         self.ports = HostPorts()
         self.nominated: dict[str, Pod] = {}

@@ -93,6 +93,10 @@ class Offers:
         self._rebuild(one)
         return True
 
+    def has(self, node: str, driver: str) -> bool:
+        """Whether the node has slices of its own by this driver."""
+        return any(pool[0] == driver for pool in self._on_node.get(node, ()))
+
     def _where(self, one: Slice) -> dict[PoolId, int]:
         return self._on_node.setdefault(one.node, {}) if one.node else self._wide
 

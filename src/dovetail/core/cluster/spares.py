@@ -26,6 +26,7 @@ from msgspec import Struct
 from dovetail.core.cluster.columns import ABSENT, Ids
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT, Nodes
+from dovetail.core.cluster.offers import Offers
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.quarantines import is_gpu_node
 from dovetail.core.fabric import SpareRule
@@ -33,6 +34,8 @@ from dovetail.core.model import Node, Request
 
 NOTHING_OPEN: frozenset[int] = frozenset()
 _VENDOR = "nvidia.com/"
+_GPU_DRIVER = "gpu.nvidia.com"
+"""By which nodes offer GPUs to claims."""
 _DOWN = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", UNSCHEDULABLE_TAINT.key}
 _DomainKey = tuple[int, int]
 """The place of a rule among all, and the number of a domain at its level."""
@@ -113,10 +116,11 @@ class Spares:
         self,
         nodes: Nodes,
         fabric: Fabric,
+        offers: Offers,
         placements: Mapping[str, Placement],
         on_slot: Mapping[int, Mapping[str, None]],
     ) -> None:
-        self._nodes, self._fabric = nodes, fabric
+        self._nodes, self._fabric, self._offers = nodes, fabric, offers
         self._placements, self._on_slot = placements, on_slot
         self.rules: tuple[SpareRule, ...] = ()
         self.open_gangs: frozenset[str] = frozenset()
@@ -208,7 +212,7 @@ class Spares:
             return None
         numbers = [(i, int(ids[slot])) for i, ids in enumerate(self._ids)]
         domains = tuple([key for key in numbers if key[1] != ABSENT])
-        if not domains or not is_gpu_node(record):
+        if not domains or not (is_gpu_node(record) or self._offers.has(record.name, _GPU_DRIVER)):
             return None
         pods = [self._placements[uid].pod for uid in self._on_slot.get(slot, ())]
         having = [pod for pod in pods if pod.device_claims or asks_devices(pod.request)]
