@@ -289,7 +289,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         state.headrooms.rooms[one.room.key] = replace(one.room, places=places)
     state.headrooms.again_ms = checkpoint.headroom_again_ms
     state.lending.renew(state.budgets.values())
-    cluster.settle(state.promised_slots())
+    cluster.spares.settle(state.promised_slots())
     return state
 
 

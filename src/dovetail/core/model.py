@@ -284,6 +284,11 @@ MAINTENANCE_TOLERATION = "dovetail.dev/maintenance"
 jobs have it for other reasons."""
 
 
+SPARE_TOLERATION = "dovetail.dev/spare"
+"""The key of a toleration with which a pod is placed on spare nodes, so that these are tested, too. Only pods of
+Dovetail's own namespace have it: users are not to take what is held for others."""
+
+
 class Maintenance(Struct, frozen=True):
     """The node is to get empty: see `cluster.maintenances` and `preemption.draining`. `requested_ms` is when that was
     asked for, `start_ms` when it has to be empty (0: as soon as it is)."""

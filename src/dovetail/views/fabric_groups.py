@@ -2,8 +2,8 @@
 """Which nodes of a cluster can measure its network, and what is expected between them.
 
 Rules
-- A node takes part if it has whole GPUs, no problem, no quarantine, no maintenance, and is not cordoned. Nodes with
-  another number of GPUs than most of them are left out: a job needs as many on each node.
+- A node takes part if it has whole GPUs, no problem, no quarantine, no maintenance, is not cordoned and no spare.
+  Nodes with another number of GPUs than most of them are left out: a job needs as many on each node.
 """
 
 from __future__ import annotations
@@ -50,7 +50,15 @@ def expected_mbps(state: State, nodes: Sequence[str], gpus: int) -> int:
 def _usable(state: State) -> Iterator[int]:
     nodes = state.cluster.nodes
     for slot, node in enumerate(nodes.records):
-        out = node is None or node.unschedulable or node.problem or node.quarantine_ms or node.maintenance
+        # A measurement would not be placed on a spare.
+        out = (
+            node is None
+            or nodes.spare[slot]
+            or node.unschedulable
+            or node.problem
+            or node.quarantine_ms
+            or node.maintenance
+        )
         if not out and nodes.gpu_count(slot):
             yield slot
 

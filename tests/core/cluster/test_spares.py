@@ -15,7 +15,22 @@ from dovetail.core.cycle import apply_events
 from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.dra.types import Claim, DeviceClass
 from dovetail.core.fabric import FABRIC_NAME, FabricSpeeds, SpareRule
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Maintenance, Node, Pod, Problem, Request, Taint, Work
+from dovetail.core.model import (
+    CPU,
+    GPU,
+    MEMORY,
+    PODS,
+    SPARE_TOLERATION,
+    Gang,
+    Maintenance,
+    Node,
+    Pod,
+    Problem,
+    Request,
+    Taint,
+    Toleration,
+    Work,
+)
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
@@ -74,6 +89,12 @@ def test_spares_are_refused_to_other_jobs_and_the_reason_counts_them() -> None:
         (Reason.SPARE, 2, When.NOT_YET),
     ]
     assert "2 node(s) that are spares of their domain (Fabric spec.spares)" in str(refusal)
+
+
+def test_a_pod_that_tests_nodes_uses_a_spare() -> None:
+    driven = nvl72()
+    request = Request(((GPU, 1),), tolerations=(Toleration(SPARE_TOLERATION, "Exists"),))
+    assert driven.at(20, ev.PodChanged(Pod("test", "dovetail-system", "test", request))).keys() == {"test"}
 
 
 def test_a_gang_that_would_need_the_spares_is_refused_for_good() -> None:

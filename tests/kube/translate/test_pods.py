@@ -118,6 +118,13 @@ def test_no_required_terms_match_nothing_and_no_affinity_matches_everything() ->
     assert request_of("{}").node_terms is None
 
 
+def test_spare_nodes_are_tolerated_by_pods_of_dovetails_own_namespace_alone() -> None:
+    spec = "spec: {tolerations: [{key: dovetail.dev/spare, operator: Exists}, {key: x, operator: Exists}]}"
+    for namespace, keys in (("dovetail-system", ["dovetail.dev/spare", "x"]), ("team", ["x"])):
+        record = pods.pod(pod(f"{{metadata: {{namespace: {namespace}}}, {spec}}}"))
+        assert [one.key for one in record.request.tolerations] == keys
+
+
 def test_tolerations_get_their_defaults() -> None:
     request = request_of("{tolerations: [{key: gpu, value: a, effect: NoSchedule}, {operator: Exists}]}")
     assert request.tolerations == (Toleration("gpu", "Equal", "a", "NoSchedule"), Toleration("", "Exists"))

@@ -81,6 +81,7 @@ def test_it_tolerates_the_taints_of_its_node_but_those_of_kubernetes() -> None:
     ]
     assert made(taints=taints)["spec"]["tolerations"] == [
         {"key": "dovetail.dev/not-ready", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "dovetail.dev/spare", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "example.com/x", "operator": "Exists", "effect": "NoExecute"},
     ]

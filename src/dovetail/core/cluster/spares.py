@@ -11,7 +11,8 @@ Rules
   are open to the gangs that have pods there: the pod that replaces the one on that node finds room in its domain.
 - While no gang has pods in the domain, a node that is out of order uses up a spare, for everyone. So a gang that was
   restarted as a whole finds as many nodes as it had.
-- Pods without devices use spares like any other node.
+- Pods without devices use spares like any other node, and so do pods with a toleration of the key `dovetail.dev/spare`,
+  which test nodes.
 - A spare of several rules is open to a gang where each of them opens it.
 """
 

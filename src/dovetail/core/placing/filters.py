@@ -26,7 +26,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.cluster.spares import asks_devices
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.labels import untolerated
-from dovetail.core.model import GPU, SHARED_GPU, HostPort, LabelSelector, Pod, Request, Spread
+from dovetail.core.model import GPU, SHARED_GPU, SPARE_TOLERATION, HostPort, LabelSelector, Pod, Request, Spread
 from dovetail.core.placing import links
 from dovetail.core.reasons import Reason
 
@@ -83,7 +83,8 @@ def takes(nodes: Nodes, shape: Shape, index: Index) -> Mask:
 def kept_from(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     """Spares that pods of the shape may not use."""
     spare = nodes.spare[index].copy()
-    if not (shape.wants or shape.stand_ins is not None or asks_devices(shape.request)):
+    asks = shape.wants or shape.stand_ins is not None or asks_devices(shape.request)
+    if not asks or any(one.key == SPARE_TOLERATION for one in shape.request.tolerations):
         spare[:] = False
     elif shape.opened:
         spare &= ~np.isin(np.arange(nodes.size)[index], list(shape.opened))

@@ -26,6 +26,7 @@ from dovetail.core.bounded_cache import Remembered, remembered, same
 from dovetail.core.model import (
     GPU,
     NO_WORK,
+    SPARE_TOLERATION,
     Effect,
     HostPort,
     Instance,
@@ -39,6 +40,7 @@ from dovetail.kube.gangs.declared import Membership
 from dovetail.kube.gangs.made_for import made_for
 from dovetail.kube.gangs.ordinals import ordinals
 from dovetail.kube.gangs.owners import owned_by
+from dovetail.kube.namespaces import SYSTEM_NAMESPACE
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.pods import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects.pods import Pod as PodObject
@@ -227,6 +229,8 @@ def _request_of(obj: PodObject, asked: Effective, problems: list[Problem], ours:
         return shared(Request(resources, ports=ports, anti_affinity=far, near_nics=near_nics, managed=managed))
     tolerations, bad_tolerations = _tolerations(spec.tolerations)
     problems += bad_tolerations
+    if meta.namespace != SYSTEM_NAMESPACE and any(one.key == SPARE_TOLERATION for one in tolerations):
+        tolerations = tuple([one for one in tolerations if one.key != SPARE_TOLERATION])
     node_selector = tuple(sorted(spec.node_selector.items()))
     spread = tuple[Spread, ...]()
     if spec.topology_spread_constraints:

@@ -3,7 +3,8 @@
 
 Rules
 - The pod has the scheduler name of the stack, the lowest priority, may be preempted, tolerates the taints that its node
-  has now but those of Kubernetes itself (cordon, unreachable), and meets Pod Security `restricted`.
+  has now but those of Kubernetes itself (cordon, unreachable), goes to spare nodes, and meets Pod Security
+  `restricted`.
 - Its name follows from its node, so that two operators make one pod. It ends by itself (activeDeadlineSeconds), and is
   deleted when its result is written.
 - It passes if it succeeds, and its devices are those that the scheduler chose: by the agent's report of differences,
@@ -24,7 +25,7 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail import __version__
-from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.core.model import GPU, SHARED_GPU, SPARE_TOLERATION
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.containers import ContainerTerminated
 from dovetail.kube.objects.stack import DEVICE_PLUGIN, DRA, GPUStack
@@ -310,7 +311,8 @@ def _on(node: str) -> dict[str, Any]:
 
 
 def _tolerations(taints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [{"key": STARTUP_TAINT, "operator": "Exists", "effect": STARTUP_EFFECT}]
+    own = ((STARTUP_TAINT, STARTUP_EFFECT), (SPARE_TOLERATION, "NoSchedule"))
+    found: list[dict[str, Any]] = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in own]
     for taint in taints:
         key, effect = str(taint.get("key", "")), str(taint.get("effect", ""))
         if key and key != STARTUP_TAINT and not key.startswith(_KEPT_AWAY):
