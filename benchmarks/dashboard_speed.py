@@ -193,7 +193,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             await browser.close()
             found["server"] = {
                 viewers: await part_of_core(serving.pid, url, server, viewers, f"v{viewers}")
-                for viewers in (1, options.viewers)
+                for viewers in dict.fromkeys((1, options.viewers))
             }
             found["fleet_kib"] = len(gzip.compress(await (await client.get("/api/fleet.json")).read())) / 1024
             found["assets_kib"] = sum(len(one.packed) for one in read_assets(FOLDER).values()) / 1024

@@ -215,6 +215,31 @@ async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: B
     await page.close()
 
 
+async def test_of_very_many_nodes_those_near_the_view_are_drawn(browser: Browser) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    nodes = [node(f"node-{number:04}", **({"rack": "r0"} if number < 32 else {})) for number in range(2400)]
+    async with served(FakeSource(*nodes)) as (client, _):
+        await shown.open(url_of(client))
+        await expect(page.locator("h3")).to_have_text([re.compile("^no place"), re.compile("^r0")])
+        await expect(page.locator("a.node").first).to_contain_text("node-0032")
+        high = await page.evaluate("document.body.scrollHeight")
+        assert 0 < await page.locator("a.node").count() < 1600
+        await page.locator("a.node").first.focus()
+        for _ in range(60):
+            await page.keyboard.press("ArrowDown")
+        focused = await page.evaluate("document.activeElement.innerText")
+        assert int(focused[5:9]) > 300
+        await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        await expect(page.locator("a.node", has_text="node-0031")).to_be_visible()
+        # The room of what is not drawn is about what it takes.
+        assert abs(await page.evaluate("document.body.scrollHeight") - high) < high / 4
+        await page.keyboard.press("/")
+        await page.keyboard.type("r0")
+        await expect(page.locator("a.node")).to_have_count(32)
+    await page.close()
+
+
 async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     page = shown.page
