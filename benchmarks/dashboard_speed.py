@@ -7,8 +7,8 @@ The API server in memory, `dovetail dashboard` and Chromium are processes of the
 to eight of its GPUs; no scheduler runs, so those that wait stay. Times are on the clock: from the navigation to the
 grid (for the first time, and again), from the reply to a new pod to the change on the page (one each three seconds, the
 median), and between frames while the grid is scrolled. Beside them is the CPU time of the server and of the main thread
-of the page. `server` is the CPU of the dashboard with one viewer and with many while the cluster changes each second,
-as a part of one core.
+of the page (of a frame: `frame_cpu_ms`). `server` is the CPU of the dashboard with one viewer and with many while the
+cluster changes each second, as a part of one core.
 """
 
 from __future__ import annotations
@@ -181,7 +181,10 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             cpu_after = await cpu_of_page(session)
             found["change_page_cpu_s"] = {name: (cpu_after[name] - cpu_before[name]) / 3 for name in cpu_after}
             found["change_server_cpu_s"] = (cpu_s(serving.pid) - server_before_s) / 3
+            before_frames = await cpu_of_page(session)
             frames = sorted(await first.evaluate(_FRAMES))
+            used = (await cpu_of_page(session))["Task"] - before_frames["Task"]
+            found["frame_cpu_ms"] = 1000 * used / len(frames)
             found["frame_ms"] = {"median": frames[len(frames) // 2], "p95": frames[int(len(frames) * 0.95)]}
             await session.send("HeapProfiler.collectGarbage")
             found["heap_mib"] = (await session.send("Runtime.getHeapUsage"))["usedSize"] / (1 << 20)
@@ -193,7 +196,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             await browser.close()
             found["server"] = {
                 viewers: await part_of_core(serving.pid, url, server, viewers, f"v{viewers}")
-                for viewers in (1, options.viewers)
+                for viewers in dict.fromkeys((1, options.viewers))
             }
             found["fleet_kib"] = len(gzip.compress(await (await client.get("/api/fleet.json")).read())) / 1024
             found["assets_kib"] = sum(len(one.packed) for one in read_assets(FOLDER).values()) / 1024

@@ -141,6 +141,32 @@ async def test_a_job_is_suspended_with_what_it_loses(playground: Playground) -> 
         assert status == 409 and "there is no job or pod 'gone'" in error
 
 
+async def test_of_two_objects_of_one_name_that_of_the_page_is_suspended(playground: Playground) -> None:
+    names = {"plural": "pytorchjobs", "singular": "pytorchjob", "kind": "PyTorchJob", "listKind": "PyTorchJobList"}
+    versions = [{"name": "v1", "served": True, "storage": True}]
+    playground.put({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pytorchjobs.kubeflow.org"},
+        "spec": {"group": "kubeflow.org", "names": names, "scope": "Namespaced", "versions": versions},
+    })  # fmt: skip
+    playground.put({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team-a"},
+        "spec": {"runPolicy": {}},
+    })  # fmt: skip
+    viewers = viewers_of(playground)
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        status, error = await act(client, viewers.key, SUSPEND)
+        assert status == 409 and "job/train or pytorchjob/train" in error
+        asked = {**SUSPEND, "kind": "PyTorchJob"}
+        status, page = await act(client, viewers.key, asked)
+        assert (status, page["title"]) == (200, "Suspend PyTorchJob team-a/train")
+        assert (await act(client, viewers.key, {**asked, "kind": "Job"}, page["confirmation"]))[0] == 409
+        assert (await act(client, viewers.key, asked, page["confirmation"]))[0] == 200
+        assert not (playground.store.get("jobs.batch", "team-a", "train") or {})["spec"].get("suspend")
+        suspended = playground.store.get("pytorchjobs.kubeflow.org", "team-a", "train") or {}
+        assert suspended["spec"]["runPolicy"]["suspend"] is True
+
+
 async def test_the_owner_of_an_idle_job_reads_it_on_the_pods(playground: Playground, tmp_path: Path) -> None:
     write_past(tmp_path / "history.db", NOW_MS)
     viewers, past = viewers_of(playground), FakePast(tmp_path / "history.db")

@@ -132,9 +132,10 @@ async def test_processes_of_others_are_a_number_to_a_tenant() -> None:
         async with client.get("/api/node/a.json") as reply:
             inside = (await reply.json())["page"]["inside"]
         assert [(one["pid"], one["gpu"], one["pod"], one["memory_mib"]) for one in inside["processes"]] == [
-            (4711, 5, "team-a/runs", 3072), (815, None, "", 0),
+            (42, 0, "team-a/runs", 1024), (43, 1, "team-b/its", 1024), (4711, 5, "team-a/runs", 3072),
+            (815, None, "", 0),
         ]  # fmt: skip
-        for namespace, pids, others in (("team-a", [4711], 1), ("team-b", [], 2)):
+        for namespace, pids, others in (("team-a", [42, 4711], 2), ("team-b", [43], 3)):
             async with client.get(f"/api/node/a.json?namespace={namespace}") as reply:
                 inside = (await reply.json())["page"]["inside"]
             assert ([one["pid"] for one in inside["processes"]], inside["other_processes"]) == (pids, others)

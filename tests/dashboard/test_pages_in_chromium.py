@@ -215,6 +215,31 @@ async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: B
     await page.close()
 
 
+async def test_of_very_many_nodes_those_near_the_view_are_drawn(browser: Browser) -> None:
+    shown = await seen(browser)
+    page = shown.page
+    nodes = [node(f"node-{number:04}", **({"rack": "r0"} if number < 32 else {})) for number in range(2400)]
+    async with served(FakeSource(*nodes)) as (client, _):
+        await shown.open(url_of(client))
+        await expect(page.locator("h3")).to_have_text([re.compile("^no place"), re.compile("^r0")])
+        await expect(page.locator("a.node").first).to_contain_text("node-0032")
+        high = await page.evaluate("document.body.scrollHeight")
+        assert 0 < await page.locator("a.node").count() < 1600
+        await page.locator("a.node").first.focus()
+        for _ in range(60):
+            await page.keyboard.press("ArrowDown")
+        focused = await page.evaluate("document.activeElement.innerText")
+        assert int(focused[5:9]) > 300
+        await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        await expect(page.locator("a.node", has_text="node-0031")).to_be_visible()
+        # The room of what is not drawn is about what it takes.
+        assert abs(await page.evaluate("document.body.scrollHeight") - high) < high / 4
+        await page.keyboard.press("/")
+        await page.keyboard.type("r0")
+        await expect(page.locator("a.node")).to_have_count(32)
+    await page.close()
+
+
 async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser: Browser, past: Path) -> None:
     shown = await seen(browser)
     page = shown.page
@@ -226,12 +251,13 @@ async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser
             "aria-label", re.compile("NVLinks: 0 to 1, 12; .*NIC 3, 50 GB/s: PIX to GPUs 6, 7")
         )
         await expect(page.locator(".domain h3")).to_contain_text("r2")
-        await expect(page.locator(".lane")).to_have_count(2)
-        await expect(page.locator(".track").first).to_have_attribute(
+        # The history has two earlier runs of this name.
+        await expect(page.locator(".lane-name")).to_have_text(["research/finetune", "finetune-1-0", "finetune-2-0"])
+        await expect(page.locator(".track").nth(1)).to_have_attribute(
             "aria-label", re.compile("waited 30m, started up 2m, ran 2d")
         )
         await expect(page.locator(".steps")).to_contain_text("finetune-1-0 preempted: preempted for product/serve")
-        await expect(page.get_by_text("5,834.24 USD")).to_be_visible()
+        await expect(page.get_by_text("5,779.20 USD")).to_be_visible()
         await shown.check()
         await shown.open(f"{url_of(client)}job/team-a/waits")
         await expect(page.locator(".steps")).to_contain_text("submitted")
@@ -239,7 +265,8 @@ async def test_a_job_is_drawn_where_it_runs_with_its_times_and_its_costs(browser
         await shown.open(f"{url_of(client)}node/a")
         await expect(wiring).to_have_attribute("aria-label", re.compile("NVLink switches between all of them"))
         processes = page.get_by_role("table", name="Processes")
-        await expect(processes.locator("tbody tr")).to_have_count(2)
+        await expect(processes.locator("tbody tr")).to_have_count(4)
+        await expect(page.get_by_text("2 processes of no pod that holds the GPU.")).to_be_visible()
         await expect(processes).to_contain_text("of a pod that does not hold it")
         await shown.open(url_of(client))
         await expect(page.locator(".cards")).to_contain_text("USD wasted, of 220.16")

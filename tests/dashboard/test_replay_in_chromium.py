@@ -74,6 +74,14 @@ async def test_a_link_leads_to_its_time_and_the_table_has_it(browser: Browser, r
         await expect(page.locator("tbody")).to_contain_text("ns/own")
         await shown.open(f"{url_of(client)}queue?at=nonsense")
         await expect(page.locator(".empty")).to_contain_text("No job waits.")
+        await expect(page.locator(".day .old")).to_contain_text("“nonsense”, which is no time")
+        await shown.open(f"{url_of(client)}?at=2031-01-01T00:00:00Z")
+        await expect(page.locator(".day .old")).to_have_text(
+            "The link asks for 2031-01-01 00:00:00 UTC, which the recording does not have: its end is shown."
+        )
+        await page.get_by_role("slider").focus()
+        await page.keyboard.press("Home")
+        await expect(page.locator(".day .old")).to_have_count(0)
         await shown.open(f"{url_of(client)}node/a?at=2027-01-15T08:00:00Z")
         await expect(page.locator("tbody")).to_contain_text("ns/first-")
         await shown.check()

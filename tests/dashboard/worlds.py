@@ -76,6 +76,10 @@ def wiring(name: str, switched: bool = True) -> Object:
                  "pod": "runs", "memoryMiB": 3072},
                 {"uuid": f"GPU-{name}-6", "pid": 815, "holder": "no_pod"},
             ],
+            "holderProcesses": [
+                {"gpu": 0, "uuid": f"GPU-{name}-0", "pid": 42, "namespace": "team-a", "pod": "runs", "memoryMiB": 1024},
+                {"gpu": 1, "uuid": f"GPU-{name}-1", "pid": 43, "namespace": "team-b", "pod": "its", "memoryMiB": 1024},
+            ],
             "nics": [
                 {"name": f"mlx5_{nic}", "numaNode": nic // 2, "speedMBps": 50_000, "rdma": True, "levels": levels[nic]}
                 for nic in range(4)

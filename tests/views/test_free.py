@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from dovetail.core.checkpoint import take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.gpu_sharing import Sharing
@@ -275,6 +276,23 @@ def test_an_empty_cluster_has_nothing() -> None:
     assert free(cluster()) == Free((), (), (), (), StrandedGpus(0, 0, (), ()))
 
 
+EVERYTHING = (
+    *RACKS, *TAKEN, mig("m", card(0, *MIXED), card(1, *SMALL_ONES)), pod("q", (SMALL, 2), on="m"),
+    node("t", sharing=TIME, gpu_memory_mib=24_000), pod("r", (SHARED_GPU, 1), on="t", gpu_milli=300),
+    GPUS, gpu_slice("a", *FOUR), gpu_slice("c", *FOUR[:3]), claim("c", request(), has=("a", "gpu-1")),
+)  # fmt: skip
+
+
+def test_a_state_that_was_asked_goes_on_as_one_that_was_not() -> None:
+    waiting = (*(pod(f"new-{i}", (GPU, 2)) for i in range(9)), claim("d", request()), pod("p", device_claims=("ns/d",)))
+    asked, other = cluster(*EVERYTHING, *waiting), cluster(*EVERYTHING, *waiting)
+    assert free(asked) == free(asked)
+    assert take(asked) == take(other)
+    for now_ms in (2_000, 3_000):
+        assert step(asked, (), now_ms) == step(other, (), now_ms)
+    assert take(asked) == take(other)
+
+
 def _claims(name: str) -> Pod:
     return pod(name, device_claims=(f"ns/{name}",))
 
@@ -292,13 +310,8 @@ def _claims(name: str) -> Pod:
 def test_so_many_pods_are_placed_as_were_reported_to_fit(
     make: Callable[[str], Pod], fits: Callable[[Free], int]
 ) -> None:
-    reported = (
-        *RACKS, *TAKEN, mig("m", card(0, *MIXED), card(1, *SMALL_ONES)), pod("q", (SMALL, 2), on="m"),
-        node("t", sharing=TIME, gpu_memory_mib=24_000), pod("r", (SHARED_GPU, 1), on="t", gpu_milli=300),
-        GPUS, gpu_slice("a", *FOUR), gpu_slice("c", *FOUR[:3]), claim("c", request(), has=("a", "gpu-1")),
-    )  # fmt: skip
-    expected = fits(free(cluster(*reported)))
-    state = cluster(*reported)
+    expected = fits(free(cluster(*EVERYTHING)))
+    state = cluster(*EVERYTHING)
     for i in range(expected + 3):
         one = make(f"new-{i}")
         for key in one.device_claims:

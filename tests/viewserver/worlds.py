@@ -111,10 +111,11 @@ def _gpu_node(dice: random.Random, name: str) -> topology.GPUNode:
         topology.NodeMaintenance(by=by, reason=dice.choice(("", "a new fan"))) if dice.random() < 0.7 else None
     )
     foreign = (topology.ForeignProcess(0, holder="other_pod", namespace=OTHERS[0], pod=f"{MARKER}-p"),)
+    own = (topology.HolderProcess(1, namespace=OTHERS[0], pod=f"{MARKER}-q"),)
     return topology.GPUNode(
         topology.ObjectMeta(name),
         topology.GPUNodeSpec(maintenance=maintenance),
-        topology.GPUNodeStatus(gpus=gpus, readiness=readiness, foreign_processes=foreign),
+        topology.GPUNodeStatus(gpus=gpus, readiness=readiness, foreign_processes=foreign, holder_processes=own),
     )
 
 

@@ -386,6 +386,7 @@ class Agent:
                 node_quarantine(self._lacking),
                 self._accounting.foreign,
                 self._exporting.idle() if self._exporting is not None else {},
+                self._accounting.own,
             ),
         )
 

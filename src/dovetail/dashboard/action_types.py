@@ -35,10 +35,11 @@ class NotifyOwner(Struct, frozen=True, tag="notify", rename="camel"):
 
 
 class SuspendJob(Struct, frozen=True, tag="suspend", rename="camel"):
-    """Suspend the object of the job."""
+    """Suspend the object of the job. `kind` is that of the object, "" where only one kind has the name."""
 
     namespace: _Name
     job: _Name
+    kind: Annotated[str, Meta(max_length=63)] = ""
 
 
 Action = DrainNode | UndrainNode | NotifyOwner | SuspendJob

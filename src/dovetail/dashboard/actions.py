@@ -223,7 +223,7 @@ class Actions:
 
     async def _suspend(self, action: SuspendJob, asker: Asker, saw: str | None) -> _DryRun | ActionDone:
         async with JobCluster(asker.config) as cluster:
-            job = await cluster.find(action.namespace, action.job)
+            job = await cluster.find(action.namespace, action.job, action.kind.lower())
             uid = text_at(job.document, "metadata.uid") if job.document is not None else ""
             if saw not in (None, uid):
                 raise NotDone(f"{job.title} is another one than that of the dry run: look at the dry run again")

@@ -39,7 +39,7 @@ from dovetail.dashboard.pages import OF_OBJECT, PAGES
 from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import DecisionSource
-from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, body_of, csv_response, failed, sent
+from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, body_of, csv_response, failed, sent, sent_packed
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sheets import Sheet, SheetDocument
@@ -103,7 +103,9 @@ def app_of(
             return failed(429, str(error))
         if sheet.status != 200 and form == "csv":
             return failed(sheet.status, "there is no such job or node")
-        return csv_response(sheet, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
+        return (
+            csv_response(sheet.csv, topic) if form == "csv" else _json(request, sheet, f'"{board.id}-{sheet.version}"')
+        )
 
     async def whatif(request: Request) -> Response:
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
@@ -139,7 +141,7 @@ def app_of(
             return failed(error.status, str(error))
         sheet = Sheet(0, page.now_ms, page)
         if form == "csv":
-            return csv_response(sheet, Topic("decision" if decision else "scheduler", decision))
+            return csv_response(sheet.csv, Topic("decision" if decision else "scheduler", decision))
         return Response(sheet.json, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def shares(request: Request) -> Response:
@@ -150,14 +152,15 @@ def app_of(
             return failed(*refused)
         if request.path_params["form"] not in _FORMS:
             return failed(404, "there is no such page")
-        if scheduler.shares is not None and not namespace:
-            sheet = scheduler.shares.sheet()
-        else:
+        known, csv = scheduler.shares if not namespace else None, request.path_params["form"] == "csv"
+        if known is None:
             now_ms = board.clock_ms()
             sheet = Sheet(0, now_ms, SharesPage(now_ms, 0, (), (), ()))
-        if request.path_params["form"] == "csv":
-            return csv_response(sheet, Topic("shares"))
-        return sent(request, f'"{board.id}-{sheet.as_of_ms}"', "application/json", sheet.json, sheet.packed)
+            return csv_response("", Topic("shares")) if csv else sent_packed(request, sheet.packed)
+        if csv:
+            return csv_response(known.csv(), Topic("shares"))
+        as_of_ms, packed = known.packed()
+        return sent_packed(request, packed, tag=f'"{board.id}-{as_of_ms}"')
 
     alone = [f"/{one}" for one in PAGES if one != "fleet"]
     shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]

@@ -25,7 +25,7 @@ from dovetail.dashboard.assets import read_assets
 from dovetail.dashboard.board import TooManyPages
 from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
-from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent
+from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent, sent_packed
 from dovetail.dashboard.sources import SourceAway
 
 _MARK = b'<html lang="en"', b'<html lang="en" data-replay'
@@ -53,14 +53,14 @@ def replay_app(pages: DayPages) -> Starlette:
         return sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
 
     async def day(request: Request) -> Response:
-        return _json(request, gzip.compress(msgspec.json.encode(pages.view()), 1))
+        return sent_packed(request, gzip.compress(msgspec.json.encode(pages.view()), 1))
 
     async def nodes(request: Request) -> Response:
-        return _json(request, gzip.compress(msgspec.json.encode(pages.nodes()), 1))
+        return sent_packed(request, gzip.compress(msgspec.json.encode(pages.nodes()), 1))
 
     async def part(request: Request) -> Response:
         found = pages.day.film.part(request.path_params["number"])
-        return failed(404, "there is no such part") if found is None else _json(request, found)
+        return failed(404, "there is no such part") if found is None else sent_packed(request, found)
 
     async def data(request: Request) -> Response:
         parameters = request.path_params
@@ -79,8 +79,8 @@ def replay_app(pages: DayPages) -> Starlette:
         except TooManyPages as error:
             return failed(429, str(error))
         if parameters["form"] == "csv" and sheet.status == 200:
-            return csv_response(sheet, topic)
-        return _json(request, sheet.packed, sheet.status)
+            return csv_response(sheet.csv, topic)
+        return sent_packed(request, sheet.packed, sheet.status)
 
     shown = [Route(f"/{one}", page) for one in ("", *(name for name in PAGES if name != "fleet"))]
     return Starlette(
@@ -112,10 +112,3 @@ def _reading(pages: DayPages) -> Callable[[Starlette], AbstractAsyncContextManag
             pages.day.stopped = True
 
     return reading
-
-
-def _json(request: Request, packed: bytes, status: int = 200) -> Response:
-    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(packed, status, headers | {"Content-Encoding": "gzip"}, "application/json")
-    return Response(gzip.decompress(packed), status, headers, "application/json")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from asyncio import CancelledError
 
@@ -13,7 +14,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.dashboard.board import Topic
-from dovetail.dashboard.sheets import Sheet
 
 OWN_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _PORT = re.compile(r":[0-9]{1,5}\Z")
@@ -81,11 +81,11 @@ class OwnHosts:
         await self._app(scope, receive, send)
 
 
-def csv_response(sheet: Sheet, topic: Topic) -> Response:
+def csv_response(text: str, topic: Topic) -> Response:
     name = topic.path.replace("/", "-")
     safe = "".join(one if one.isascii() and (one.isalnum() or one in "-._") else "_" for one in name)
     headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"', "Cache-Control": "no-store"}
-    return Response(sheet.csv, headers=headers, media_type="text/csv; charset=utf-8")
+    return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def sent(
@@ -98,6 +98,19 @@ def sent(
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=content_type)
     return Response(content, headers=headers, media_type=content_type)
+
+
+def sent_packed(request: Request, packed: bytes, status: int = 200, tag: str = "") -> Response:
+    """JSON that is kept packed alone, with this `tag` (without one it is kept by nobody): unpacked for a viewer that
+    does not take gzip; 304 where the viewer has it."""
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if tag:
+        headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(packed, status, headers | {"Content-Encoding": "gzip"}, "application/json")
+    return Response(gzip.decompress(packed), status, headers, "application/json")
 
 
 async def body_of(request: Request, most_bytes: int) -> bytes | None:

@@ -19,7 +19,8 @@ from msgspec import Struct
 from dovetail.dashboard.page_types import AnyPage
 from dovetail.views.csv_text import csv_text
 
-_LEVEL = 5
+PACKED_LEVEL = 5
+"""Of gzip: a page is packed once for all its viewers."""
 
 
 class SheetDocument(Struct, frozen=True, rename="camel"):
@@ -49,7 +50,7 @@ class Sheet:
     @cached_property
     def packed(self) -> bytes:
         """The JSON, by gzip."""
-        return gzip.compress(self.json, _LEVEL)
+        return gzip.compress(self.json, PACKED_LEVEL)
 
     @cached_property
     def csv(self) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from msgspec.structs import replace
@@ -46,7 +47,7 @@ SHARES_MILLI = (125, 250, 500)
 
 
 def free(state: State, beside: Beside | None = None) -> Free:
-    """What fits now. The state is changed: claims of hypothetical pods are put into it."""
+    """What fits now. The state decides afterwards as before."""
     ask = Probe(state, beside or Beside())
     found = tuple(_gpus(ask)), tuple(_mig(ask)), tuple(_shared(ask)), tuple(_classes(ask))
     return Free(*found, of_waiting(ask))
@@ -208,33 +209,42 @@ def _largest_share(ask: Probe, slot: int) -> int:
 def _classes(ask: Probe) -> Iterator[ClassDevices]:
     claimed = Claimed(ask.cluster)
     for name in sorted(ask.cluster.claims.classes):
-        pod = _claiming(ask, name, 1)
-        problem = ask.cluster.claims.refusal(pod)
-        if problem is not None:
-            yield ClassDevices(name, 0, 0, 0, 0, None, problem.detail.partition(", ")[2])
-            continue
-        seen = [
-            [one for one in claimed.seen(slot, ask.cluster.shape_of(pod).wants) if one.matches]
-            for slot in np.flatnonzero(ask.open).tolist()
-        ]
-        able = [{one.device for one in here if one.free} for here in seen]
-        copies = ask.copies(pod, ask.open)
-        # A device that many claims share is one device for each of them.
-        most = min(int(copies.max(initial=0)), max(map(len, able), default=0), MOST_RESULTS)
-        blocked = None
-        if most < min(max(map(len, seen), default=0), MOST_RESULTS):
-            blocked = ask.blocked(_claiming(ask, name, most + 1), ask.open, most + 1)
-        # A device that several nodes can reach counts once.
-        devices = {one.device for here in seen for one in here}
-        free_devices: set[str] = set().union(*able)
-        yield ClassDevices(
-            name, sum(map(bool, seen)), len(devices), min(int(copies.sum()), len(free_devices)), most, blocked
-        )
+        with _claiming(ask, name, 1) as pod:
+            yield _class(ask, claimed, name, pod)
 
 
-def _claiming(ask: Probe, name: str, count: int) -> Pod:
-    """A pod with a claim for `count` devices of the class. Its namespace is empty, which no object of the API has."""
+def _class(ask: Probe, claimed: Claimed, name: str, pod: Pod) -> ClassDevices:
+    problem = ask.cluster.claims.refusal(pod)
+    if problem is not None:
+        return ClassDevices(name, 0, 0, 0, 0, None, problem.detail.partition(", ")[2])
+    seen = [
+        [one for one in claimed.seen(slot, ask.cluster.shape_of(pod).wants) if one.matches]
+        for slot in np.flatnonzero(ask.open).tolist()
+    ]
+    able = [{one.device for one in here if one.free} for here in seen]
+    copies = ask.copies(pod, ask.open)
+    # A device that many claims share is one device for each of them.
+    most = min(int(copies.max(initial=0)), max(map(len, able), default=0), MOST_RESULTS)
+    blocked = None
+    if most < min(max(map(len, seen), default=0), MOST_RESULTS):
+        with _claiming(ask, name, most + 1) as larger:
+            blocked = ask.blocked(larger, ask.open, most + 1)
+    # A device that several nodes can reach counts once.
+    devices = {one.device for here in seen for one in here}
+    free_devices: set[str] = set().union(*able)
+    return ClassDevices(
+        name, sum(map(bool, seen)), len(devices), min(int(copies.sum()), len(free_devices)), most, blocked
+    )
+
+
+@contextmanager
+def _claiming(ask: Probe, name: str, count: int) -> Iterator[Pod]:
+    """A pod with a claim for `count` devices of the class, which is there meanwhile. Its namespace is empty, which no
+    object of the API has."""
     spec = ClaimSpec(((DeviceRequest("devices", name, count=count),),))
     claim = Claim(f"{NAME}-{name}-{count}", "", f"{NAME}-{name}-{count}", spec)
     ask.cluster.claims.put_claim(claim)
-    return replace(ask.pod(None, count), device_claims=(claim.key,))
+    try:
+        yield replace(ask.pod(None, count), device_claims=(claim.key,))
+    finally:
+        ask.cluster.claims.remove_claim(claim.key)

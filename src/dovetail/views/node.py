@@ -24,7 +24,7 @@ from dovetail.views.gpus import gpus_of
 from dovetail.views.jobs import find_pod
 from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.topology import of_reading
-from dovetail.views.topology_types import GpuProcess, NodeInside, NodeQuestion, NodeTopology, Policies, Topology
+from dovetail.views.topology_types import OWNER, GpuProcess, NodeInside, NodeQuestion, NodeTopology, Policies, Topology
 
 _GPU_NODE = "GPUNode"
 _LABELS = "labels of the node"
@@ -80,13 +80,20 @@ def inside(state: State, objects: ReadObjects, name: str) -> NodeInside:
 
 
 def _processes(gpu_node: GPUNode | None) -> tuple[GpuProcess, ...]:
-    """Those that the agent reports."""
-    return tuple(
+    """Those that the agent reports, by GPU."""
+    if gpu_node is None:
+        return ()
+    foreign = (
         GpuProcess(
             one.pid, one.gpu, one.uuid, one.holder, f"{one.namespace}/{one.pod}" if one.pod else "", one.memory_mib
         )
-        for one in (gpu_node.status.foreign_processes if gpu_node is not None else ())
+        for one in gpu_node.status.foreign_processes
     )
+    own = (
+        GpuProcess(one.pid, one.gpu, one.uuid, OWNER, f"{one.namespace}/{one.pod}", one.memory_mib)
+        for one in gpu_node.status.holder_processes
+    )
+    return tuple(sorted((*foreign, *own), key=lambda one: (one.gpu is None, one.gpu or 0, one.uuid, one.pid)))
 
 
 def _topology(layout: Layout | None, origin: str) -> Topology | None:

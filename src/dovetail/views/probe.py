@@ -48,10 +48,13 @@ class Probe:
 
     def by_model(self, where: Mask) -> Iterator[tuple[str, Mask]]:
         """These nodes by their label nvidia.com/gpu.product, in the order of the labels."""
-        found: dict[str, Mask] = {}
+        found: dict[str, list[int]] = {}
         for slot in np.flatnonzero(where).tolist():
-            found.setdefault(self.nodes.labels[slot].get(PRODUCT, ""), np.zeros_like(where))[slot] = True
-        yield from sorted(found.items())
+            found.setdefault(self.nodes.labels[slot].get(PRODUCT, ""), []).append(slot)
+        for model, slots in sorted(found.items()):
+            mask = np.zeros_like(where)
+            mask[slots] = True
+            yield model, mask
 
     def pod(self, model: str | None, count: int, *resources: tuple[str, int], **more: Any) -> Pod:
         """A pod for nodes with this GPU label (None: all nodes), with CPU and memory for `count` GPUs or parts."""

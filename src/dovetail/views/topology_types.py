@@ -72,10 +72,13 @@ class Policies(Struct, frozen=True):
     memory_manager: str | None = None
 
 
+OWNER = "owner"
+
+
 class GpuProcess(Struct, frozen=True):
-    """A process that uses a GPU, or MIG instance, which its pod does not hold; `gpu` is the index, None where that is
-    not known. `holder`: other_pod, gone (its pod does not exist any more) or no_pod. `pod` is NAMESPACE/NAME, "" but
-    for the first. `memory_mib` is 0 where it is not known."""
+    """A process that uses a GPU, or MIG instance; `gpu` is the index, None where that is not known. `holder`: owner
+    (its pod holds the GPU), other_pod (its pod does not), gone (its pod does not exist any more) or no_pod. `pod` is
+    NAMESPACE/NAME, "" but for the first two. `memory_mib` is 0 where it is not known."""
 
     pid: int
     gpu: int | None
@@ -88,7 +91,7 @@ class GpuProcess(Struct, frozen=True):
 class NodeInside(Struct, frozen=True):
     """A node. It offers `gpus` GPUs, `free` of which no pod holds. `topology` is None if the wiring is not known.
     `findings` name contradictions between objects, and values that cannot be used. `pods` hold GPUs there.
-    `processes` use GPUs that their pods do not hold; `other_processes` is how many of them the asker may not see."""
+    `processes` use its GPUs; `other_processes` is how many of them the asker may not see."""
 
     node: str
     gpus: int

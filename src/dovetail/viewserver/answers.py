@@ -181,9 +181,10 @@ class ViewAnswers:
 
     def capacity(self, question: Question, query: Mapping[str, str]) -> object:
         beside = Beside(_amount(query, "cpuMilli"), _amount(query, "memoryBytes"))
-        copy = restore(self._state.policy, self._outlook.checkpoint)
+        if "shape" not in query:
+            return free(self._state, beside)
         try:
-            return largest(copy, parse(query["shape"]), beside) if "shape" in query else free(copy, beside)
+            return largest(restore(self._state.policy, self._outlook.checkpoint), parse(query["shape"]), beside)
         except ShapeError as error:
             raise BadQuestion(400, str(error)) from error
 

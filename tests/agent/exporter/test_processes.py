@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from dovetail.agent.exporter.owners import NodePod
-from dovetail.agent.exporter.processes import MOST_PROCESSES, Foreign, Origin, Origins, PodUse, ProcessUse, process_use
+from dovetail.agent.exporter.processes import (
+    MOST_PROCESSES,
+    Foreign,
+    Origin,
+    Origins,
+    OwnProcess,
+    PodUse,
+    ProcessUse,
+    process_use,
+)
 from dovetail.agent.exporter.reading import Owner, Process
 
 UID = "1f2e3d4c-0000-4000-8000-00000000abcd"
@@ -91,6 +100,7 @@ def test_memory_and_sm_time_are_summed_by_pod() -> None:
     found = _use(processes, {pid: Origin(UID) for pid in (1, 2, 3)})
     assert found.uses == (PodUse("GPU-a", "ns", "p", UID, 15, 50),)
     assert found.foreign == ()
+    assert found.own == tuple(OwnProcess("GPU-a", pid, memory, "ns", "p") for pid, memory in ((1, 10), (2, 5), (3, 0)))
 
 
 def test_processes_without_devices_are_distinguished() -> None:

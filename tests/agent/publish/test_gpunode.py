@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail import __version__
-from dovetail.agent.exporter.processes import Foreign
+from dovetail.agent.exporter.processes import Foreign, OwnProcess
 from dovetail.agent.health.states import DeviceHealth, DeviceState, Quarantine
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
 from dovetail.agent.publish.gpunode import (
@@ -274,6 +274,21 @@ async def test_the_processes_on_gpus_that_their_pods_do_not_hold(api: Api, clock
     assert api.objects["gpu-1"]["status"]["foreignProcesses"] == []
 
 
+async def test_the_processes_of_pods_that_hold_their_gpu_are_written_with_what_is_due(api: Api, clocks: Clocks) -> None:
+    mine = writer(api, clocks)
+    await mine.write(status())
+    own = status(health=NodeHealth(own=(OwnProcess("GPU-1", 42, 3 << 30, "ml", "x"),)))
+    clocks.wait(RENEW_S - 1)
+    await mine.write(own)
+    assert api.objects["gpu-1"]["status"]["holderProcesses"] == []
+    clocks.wait(1)
+    await mine.write(own)
+    expected = {"gpu": 1, "uuid": "GPU-1", "pid": 42, "namespace": "ml", "pod": "x", "memoryMiB": 3072}
+    assert api.objects["gpu-1"]["status"]["holderProcesses"] == [expected]
+    many = tuple(OwnProcess("GPU-0", pid, pid << 20, "ml", "x") for pid in range(200))
+    assert [one.pid for one in status(health=NodeHealth(own=many)).holder_processes] == [*range(136, 200)]
+
+
 async def test_idle_pods_are_written_with_what_is_due_anyway_and_used_ones_at_once(api: Api, clocks: Clocks) -> None:
     """Pods may pause again and again: that is no reason to write. What is used must not be taken for idle."""
     mine = writer(api, clocks)
@@ -431,6 +446,7 @@ WHOLE = {
         {"GPU-0": DeviceHealth(), "GPU-1": DeviceHealth(DeviceState.QUARANTINED, "xid-79", "lost", 1000, "reboot")},
         quarantine=Quarantine("GPU-1: xid-79", 1000),
         foreign=(Foreign("GPU-1", 42, "other_pod", 3 << 30, "default", "p", "u-1"), Foreign("MIG-x", 43, "no_pod", 0)),
+        own=(OwnProcess("GPU-1", 44, 3 << 30, "default", "q"),),
     ),
     "mig": MigState("m-1", "refused", "GPU-0 has no profile 8g.40gb; nearest: 7g.40gb"),
 }  # fmt: skip

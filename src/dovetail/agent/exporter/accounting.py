@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dovetail.agent.exporter.owners import Names, NodePod
-from dovetail.agent.exporter.processes import HOLDERS, Foreign, Origins, ProcessUse, process_use
+from dovetail.agent.exporter.processes import HOLDERS, Foreign, Origins, OwnProcess, ProcessUse, process_use
 from dovetail.agent.exporter.reading import GpuReading, Owners, PodValues, Sample
 
 PERSISTS_S = 30.0
@@ -54,6 +54,8 @@ class PodAccounting:
         self._seen_s: dict[tuple[str, int], float] = {}
         self.foreign: tuple[Foreign, ...] = ()
         """The processes on devices that their pods do not hold, seen for PERSISTS_S."""
+        self.own: tuple[OwnProcess, ...] = ()
+        """The processes on devices that their pods hold."""
 
     @property
     def sees_host(self) -> bool:
@@ -63,14 +65,14 @@ class PodAccounting:
     def __call__(self, readings: Sequence[GpuReading], owners: Owners) -> PodValues:
         """Blocks shortly: it reads the cgroups of new processes."""
         if not self.sees_host:
-            self.foreign = ()
+            self.foreign, self.own = (), ()
             self._report()
             return PodValues()
         processes = [process for reading in readings for process in reading.processes]
         parents = {one.uuid: one.parent for reading in readings for one in reading.devices if one.parent}
         origins = self._origins.of([process.pid for process in processes])
         use = process_use(processes, origins, owners.by_device, self._pods(), parents)
-        self.foreign = tuple(self._persisting(use.foreign))
+        self.foreign, self.own = tuple(self._persisting(use.foreign)), use.own
         self._report()
         devices = [one.uuid for reading in readings for one in reading.devices]
         return PodValues(_own_values(owners, use), tuple(_samples(devices, use)))

@@ -61,13 +61,25 @@ class Foreign(Struct, frozen=True):
     pod_uid: str = ""
 
 
+class OwnProcess(Struct, frozen=True):
+    """A process on a device that its pod holds."""
+
+    uuid: str
+    pid: int
+    memory_bytes: int
+    namespace: str
+    pod: str
+
+
 class ProcessUse(Struct, frozen=True):
-    """`uses` by pod and device; `counts` and `memory_bytes` of processes by device and holder; `foreign` processes."""
+    """`uses` by pod and device; `counts` and `memory_bytes` of processes by device and holder; `foreign` processes, and
+    those of owners (`own`)."""
 
     uses: tuple[PodUse, ...] = ()
     counts: Mapping[tuple[str, Holder], int] = {}
     memory_bytes: Mapping[tuple[str, Holder], int] = {}
     foreign: tuple[Foreign, ...] = ()
+    own: tuple[OwnProcess, ...] = ()
 
 
 class Origin(Struct, frozen=True):
@@ -132,7 +144,7 @@ def process_use(
     sums: dict[tuple[str, str], tuple[int | None, int | None]] = {}
     counts: dict[tuple[str, Holder], int] = {}
     memory: dict[tuple[str, Holder], int] = {}
-    foreign = []
+    foreign, own = [], []
     for one in processes:
         origin = origins.get(one.pid)
         if origin is None:
@@ -144,13 +156,15 @@ def process_use(
         if pod is not None:
             used, sm = sums.get((one.uuid, pod.uid), (None, None))
             sums[one.uuid, pod.uid] = (_sum(used, one.memory_bytes), _sum(sm, one.sm_percent))
-        if holder not in ("owner", "system"):
+        if holder == "owner" and pod is not None:
+            own.append(OwnProcess(one.uuid, one.pid, one.memory_bytes or 0, pod.namespace, pod.name))
+        elif holder != "system":
             named = (pod.namespace, pod.name, pod.uid) if pod is not None else ("", "", origin.uid)
             foreign.append(Foreign(one.uuid, one.pid, holder, one.memory_bytes or 0, *named))
     uses = tuple(
         PodUse(uuid, by_uid[uid].namespace, by_uid[uid].name, uid, used, sm) for (uuid, uid), (used, sm) in sums.items()
     )
-    return ProcessUse(uses, counts, memory, tuple(foreign))
+    return ProcessUse(uses, counts, memory, tuple(foreign), tuple(own))
 
 
 def _holder(uuid: str, origin: Origin, pod: NodePod | None, holding: Collection[tuple[str, str]]) -> Holder:

@@ -10,8 +10,10 @@ Rules
 - An unchanged status is written only every five minutes, for `observedTime`. A condition keeps the time of its last
   transition while its status stays the same.
 - That pods are idle is written with whatever is written next, five minutes later at most: it changes often, and it is
-  not urgent. That one is not idle any more is written at once.
-- Of the processes on devices that their pods do not hold the status has the `_MOST_PROCESSES` with the most memory.
+  not urgent. That one is not idle any more is written at once. The processes of pods that hold their devices are
+  written so, too.
+- Of these, and of the processes on devices that their pods do not hold, the status has the `_MOST_PROCESSES` with the
+  most memory each, without the names of programs: whoever may read GPUNodes need not see them.
 - A monotonic clock decides when to write; the time of day is only written.
 """
 
@@ -26,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail import __version__
-from dovetail.agent.exporter.processes import Foreign
+from dovetail.agent.exporter.processes import Foreign, OwnProcess
 from dovetail.agent.health.states import DeviceHealth, Quarantine
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
@@ -48,6 +50,7 @@ from dovetail.kube.objects.topology import (
     GPUNodeStatus,
     GpuSharing,
     GpuStatus,
+    HolderProcess,
     KubeletState,
     MigInstance,
     MigState,
@@ -70,13 +73,14 @@ _LONGEST_CODE = 64
 class NodeHealth(Struct, frozen=True):
     """The health of the GPUs by uuid, the findings about the node, its quarantine if it needs one, and the processes on
     devices that their pods do not hold; and the pods (uid) that use none of their GPUs,
-    with the time since which they do not."""
+    with the time since which they do not; and `own`, the processes on devices that their pods hold."""
 
     gpus: Mapping[str, DeviceHealth] = {}
     findings: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
     foreign: tuple[Foreign, ...] = ()
     idle: Mapping[str, int] = {}
+    own: tuple[OwnProcess, ...] = ()
 
 
 class PluginState(Struct, frozen=True):
@@ -153,6 +157,7 @@ def status_of(
         agent=agent,
         differences=tuple(plugin.differences[-_MOST_DIFFERENCES:]),
         foreign_processes=_foreign(host, health.foreign),
+        holder_processes=_own(host, health.own),
         idle_pods=tuple(
             kube.PodIdleSince(uid, _time(since_ms)) for uid, since_ms in list(health.idle.items())[:_MOST_IDLE]
         ),
@@ -160,8 +165,23 @@ def status_of(
     )
 
 
+def _indices(host: Host) -> dict[str, int]:
+    """The index of the GPU by its uuid, and by those of its MIG instances."""
+    return {uuid: gpu.index for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))}
+
+
+def _own(host: Host, own: Iterable[OwnProcess]) -> tuple[HolderProcess, ...]:
+    indices = _indices(host)
+    most = sorted(own, key=lambda one: (-one.memory_bytes, one.uuid, one.pid))[:_MOST_PROCESSES]
+    shown = (
+        HolderProcess(indices.get(one.uuid), one.uuid, one.pid, one.namespace, one.pod, one.memory_bytes // _MIB)
+        for one in most
+    )
+    return tuple(sorted(shown, key=lambda one: (_MOST_GPUS if one.gpu is None else one.gpu, one.uuid, one.pid)))
+
+
 def _foreign(host: Host, foreign: Iterable[Foreign]) -> tuple[ForeignProcess, ...]:
-    indices = {uuid: gpu.index for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))}
+    indices = _indices(host)
     most = sorted(foreign, key=lambda one: (-one.memory_bytes, one.uuid, one.pid))[:_MOST_PROCESSES]
     shown = (
         ForeignProcess(
@@ -316,7 +336,7 @@ class GPUNodeWriter:
     async def write(self, status: GPUNodeStatus) -> None:
         """Write the status, if it is due. Raises ApiError; then the next call writes it."""
         # If the clock has gone back, the write is due.
-        if 0 <= self._clock_s() - self._written_s < RENEW_S and _adds_idle_pods_alone(status, self._written):
+        if 0 <= self._clock_s() - self._written_s < RENEW_S and _is_not_urgent(status, self._written):
             return
         if not self._exists:
             await self._create()
@@ -394,10 +414,15 @@ class GPUNodeWriter:
         )
 
 
-def _adds_idle_pods_alone(status: GPUNodeStatus, written: GPUNodeStatus | None) -> bool:
-    """Whether the status is the one that was written but for pods that are idle by now, if for anything. One that is
-    not idle any more must not be taken for idle."""
-    if written is None or msgspec.structs.replace(status, idle_pods=written.idle_pods) != written:
+def _is_not_urgent(status: GPUNodeStatus, written: GPUNodeStatus | None) -> bool:
+    """Whether the status is the one that was written but for processes of holders, and pods that are idle by now. One
+    that is not idle any more must not be taken for idle."""
+    if written is None:
+        return False
+    same = msgspec.structs.replace(
+        status, idle_pods=written.idle_pods, holder_processes=written.holder_processes
+    )  # fmt: skip
+    if same != written:
         return False
     return {one.uid for one in written.idle_pods} <= {one.uid for one in status.idle_pods}
 

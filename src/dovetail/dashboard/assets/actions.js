@@ -96,7 +96,7 @@ export function JobActions({ job, kind }) {
   const [namespace, name] = job.split("/");
   const may = usePossible(kind ? { on: "job", of: namespace, kind } : null);
   if (!may.includes("suspend")) return null;
-  return html`<div class="actions"><${Button} name="Suspend">${(close) => html`<${ActionDialog} title=${`Suspend ${job}`} action=${{ type: "suspend", namespace, job: name }} close=${close} />`}<//></div>`;
+  return html`<div class="actions"><${Button} name="Suspend">${(close) => html`<${ActionDialog} title=${`Suspend ${job}`} action=${{ type: "suspend", namespace, job: name, kind }} close=${close} />`}<//></div>`;
 }
 
 // Whether owners of idle jobs can be notified, and the button of one job.

@@ -2,6 +2,7 @@
 import { film, follow, onFilm, show } from "/assets/film.js";
 import { live } from "/assets/live.js";
 import { parameter, setParameter } from "/assets/route.js";
+import { moment } from "/assets/times.js";
 
 const RESTS_MS = 250;
 const RUNS_MS = 3000;
@@ -13,8 +14,8 @@ let settledAt = 0;
 
 export const SPEEDS = [[1, "as it was"], [60, "1 min a second"], [600, "10 min a second"], [3600, "1 h a second"], [21600, "6 h a second"], [172800, "2 d a second"]];
 const A_DAY_MS = 180000;
-// `begun`: the day is there, and the time that the link asks for.
-export const clock = { atMs: 0, playing: false, speed: 600, begun: false };
+// `begun`: the day is there, and the time that the link asks for. `elsewhere`: why another time than that is shown.
+export const clock = { atMs: 0, playing: false, speed: 600, begun: false, elsewhere: "" };
 const ends = () => [film.day?.startMs ?? 0, film.day?.endMs ?? 0];
 
 // Called for each frame that is drawn. A function that ends that is returned.
@@ -60,6 +61,7 @@ function settle() {
 export function seek(ms) {
   const [start, end] = ends();
   clock.atMs = Math.min(end, Math.max(start, ms));
+  clock.elsewhere = "";
   settle();
   draw();
 }
@@ -68,17 +70,23 @@ export function play(on) {
   const [start, end] = ends();
   if (on && clock.atMs >= end) clock.atMs = start;
   clock.playing = on;
+  clock.elsewhere = "";
   thenMs = 0;
   settle();
   draw();
   frames.forEach((one) => one());
 }
 
-// The time that a link asks for.
+// The time that a link asks for: the nearest that the day has.
 function linked() {
   const [start, end] = ends();
-  const asked = Date.parse(parameter("at"));
-  return Number.isFinite(asked) ? Math.min(end, Math.max(start, asked)) : null;
+  const text = parameter("at");
+  const asked = Date.parse(text);
+  const at = Number.isFinite(asked) ? Math.min(end, Math.max(start, asked)) : null;
+  if (!text || at === asked) clock.elsewhere = "";
+  else if (at === null) clock.elsewhere = `The link asks for “${text.slice(0, 40)}”, which is no time (2027-01-31T12:00:00Z is one).`;
+  else clock.elsewhere = `The link asks for ${moment(asked)}, which the recording does not have: its ${at === start ? "beginning" : "end"} is shown.`;
+  return at;
 }
 
 // Another link was followed, or back.
@@ -87,8 +95,8 @@ export function renewed() {
   if (clock.begun && asked !== null && !timer && !clock.playing && asked !== live.restsMs) {
     Object.assign(live, { restsMs: asked, atMs: asked });
     clock.atMs = asked;
-    draw();
   }
+  draw();
 }
 
 // Begin once the day is there; a time that is not read yet is waited for.

@@ -80,6 +80,7 @@ function useKeys() {
 function Bar({ day }) {
   const [slider, time, facts, event] = [useRef(), useRef(), useRef(), useRef()];
   const [playing, setPlaying] = useState(clock.playing);
+  const [elsewhere, setElsewhere] = useState(clock.elsewhere);
   useKeys();
   useEffect(renewed, [parameter("at")]);
   useEffect(() => {
@@ -98,12 +99,13 @@ function Bar({ day }) {
       const mark = film.day.marks[last(film.day.marks, clock.atMs)];
       event.current.textContent = mark ? `${span(clock.atMs - mark[0])} ago: ${mark[2]}` : "";
       setPlaying(clock.playing);
+      setElsewhere(clock.elsewhere);
     };
     const end = onFrame(shown);
     draw();
     return end;
   }, []);
-  return html`<section class="day" aria-label="Time">
+  return html`<section class="day" aria-label="Time">${elsewhere && html`<p class="old" role="status">${elsewhere}</p>`}
     <div class="bar"><button type="button" aria-pressed=${playing} onClick=${() => play(!clock.playing)}>${playing ? "Pause" : "Play"}</button>
       <label>Speed <select onChange=${(one) => { clock.speed = Number(one.target.value); }}>${SPEEDS.map(([speed, word]) => html`<option value=${speed} selected=${speed === clock.speed}>${word}</option>`)}</select></label>
       <button type="button" disabled=${!day.marks.length} onClick=${() => toEvent(-1)}>Event before</button><button type="button" disabled=${!day.marks.length} onClick=${() => toEvent(1)}>Next event</button>

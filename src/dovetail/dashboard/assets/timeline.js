@@ -30,8 +30,13 @@ function live(row) {
   return [{ name: row.job, outcome: row.state, parts, note: "", restarts: 0 }];
 }
 
-// The steps of the job in words, the oldest first.
-function steps(row, runs) {
+// Whether one of the runs is the job as it is now: the history may have earlier ones of this name alone.
+function isKnown(row, runs) {
+  return runs.some((run) => !run.ended_ms || [run, ...(run.steps ?? [])].some((one) => Math.abs(one.submitted_ms - row.submitted_ms) < AGAIN_MS));
+}
+
+// The steps of the job in words, the oldest first; those of now are those of a run where it is `known`.
+function steps(row, runs, known) {
   const found = [];
   for (const run of runs) {
     found.push([run.submitted_ms, "submitted"]);
@@ -47,7 +52,7 @@ function steps(row, runs) {
     }
     if (run.ended_ms) found.push([run.ended_ms, run.outcome.toLowerCase()]);
   }
-  if (!runs.length && row?.submitted_ms) {
+  if (!known && row?.submitted_ms) {
     found.push([row.submitted_ms, "submitted"]);
     if (row.start_ms && row.state !== "Waiting") found.push([row.start_ms, "bound"]);
   }
@@ -60,11 +65,11 @@ export function Timeline({ row, runs }) {
   useTick();
   const own = row ? live(row) : [];
   const past = runs.flatMap((run) => run.steps ?? []).map(lane);
-  const lanes = (past.length ? past : own).slice(0, SHOWN);
+  const known = !own.length || isKnown(row, runs);
+  const lanes = [...(past.length && known ? [] : own), ...past].slice(0, SHOWN);
   if (!lanes.length) return null;
   const now = nowMs();
-  const known = row && row.start_ms && row.end_ms > now;
-  if (known) lanes.push({ name: "", outcome: "", parts: [["expected", Math.max(row.start_ms, now), row.end_ms]], note: row.end_sure, restarts: 0 });
+  if (row && row.start_ms && row.end_ms > now) lanes.push({ name: "", outcome: "", parts: [["expected", Math.max(row.start_ms, now), row.end_ms]], note: row.end_sure, restarts: 0 });
   const from = Math.min(...lanes.map((one) => one.parts[0]?.[1] ?? now));
   const to = Math.max(now, ...lanes.map((one) => one.parts.at(-1)?.[2] ?? 0));
   const at = (ms) => `${(100 * (ms - from)) / Math.max(1, to - from)}%`;
@@ -77,5 +82,5 @@ export function Timeline({ row, runs }) {
         style=${{ insetInlineStart: at(a), width: `max(2px, ${at(from + b - a)})` }}></span>`)}</span><span class="lane-end"><${State} name=${one.outcome} /></span></div>`)}</div>
     <p class="axis"><small>${moment(from)}</small><small>${moment(to)}</small></p>
     ${past.length > SHOWN && html`<p>The first ${SHOWN} of ${past.length} pods are shown; <code>dovetail history ${row?.job}</code> has all.</p>`}
-    <ol class="steps">${steps(row, runs).map(([ms, word]) => html`<li><${Time} ms=${ms} /> <span>${word}</span></li>`)}</ol></section>`;
+    <ol class="steps">${steps(row, runs, known).map(([ms, word]) => html`<li><${Time} ms=${ms} /> <span>${word}</span></li>`)}</ol></section>`;
 }

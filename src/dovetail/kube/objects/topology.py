@@ -198,6 +198,17 @@ class ForeignProcess(Wire, frozen=True):
     memory_mib: int = field(default=0, name="memoryMiB")
 
 
+class HolderProcess(Wire, frozen=True):
+    """A process on a GPU, or on the MIG instance `uuid`, that its pod holds."""
+
+    gpu: int | None = None
+    uuid: str = ""
+    pid: int = 0
+    namespace: str = ""
+    pod: str = ""
+    memory_mib: int = field(default=0, name="memoryMiB")
+
+
 class GpuDirectObstacle(Wire, frozen=True):
     """What keeps GPUDirect RDMA from working, or slows it down: NoPeerMemory, AcsRedirects, IommuTranslates,
     StrictOrdering or MemoryLockLimited; with a file of the node and its value."""
@@ -329,6 +340,7 @@ class GPUNodeStatus(Wire, frozen=True):
     agent: AgentState | None = None
     differences: tuple[DeviceDifference, ...] = ()
     foreign_processes: tuple[ForeignProcess, ...] = ()
+    holder_processes: tuple[HolderProcess, ...] = ()
     idle_pods: tuple[PodIdleSince, ...] = ()
     mig: MigState | None = None
     fence: str = ""

@@ -84,7 +84,7 @@ def _part(object: Any) -> Any:
     status = object.status
     shown = GPUNodeStatus(
         gpus=status.gpus, nics=status.nics, quarantine=status.quarantine, readiness=status.readiness,
-        foreign_processes=status.foreign_processes,
+        foreign_processes=status.foreign_processes, holder_processes=status.holder_processes,
     )  # fmt: skip
     return replace(object, spec=GPUNodeSpec(maintenance=object.spec.maintenance), status=shown)
 

@@ -130,29 +130,69 @@ function move(event) {
   }
 }
 
+// A name that is not cut needs no clip, which each frame pays for while the page is scrolled.
+const BRIEF = 22;
 const Tile = ({ node, use }) => html`<a class=${`node of-${node.state}`} href=${nodeLink(node.node)} title=${label(node)}
-  ><span class="head"><${Name}>${node.node}<//>${node.maintenance && html`<span class="tag">maint.</span>`}</span><${Cells} cells=${node.cells} />${use && html`<${Bar} group=${use} most=${use.gpu_hours} />`}</a>`;
+  ><span class="head"><bdi class=${node.node.length > BRIEF ? "name" : "name brief"} title=${node.node}>${node.node}</bdi>${node.maintenance && html`<span class="tag">maint.</span>`}</span><${Cells} cells=${node.cells} />${use && html`<${Bar} group=${use} most=${use.gpu_hours} />`}</a>`;
 
-function drawn(place, inside, use) {
-  const sum = totals(inside);
-  return html`<section class="group" key=${place}><h3><${Name}>${place || "no place"}<//> <small>${count(inside.length, "node")},
-      ${" "}${sum.used} of ${sum.all} GPUs in use</small></h3><div class="nodes">${inside.map((node) => html`<${Tile} node=${node} use=${use.get(node.node)} key=${node.node} />`)}</div></section>`;
+const Tiles = ({ nodes, use }) => nodes.map((node) => html`<${Tile} node=${node} use=${use.get(node.node)} key=${node.node} />`);
+
+const [FIRST, MANY, SLICE] = [320, 2000, 240];
+const rooms = new Map();
+const near = new IntersectionObserver((entries) => entries.forEach((one) => rooms.get(one.target)?.(one.isIntersecting)), { rootMargin: "100%" });
+
+// Where there are very many nodes: those near the view are drawn, the others have room left for them.
+function Room({ nodes, use }) {
+  const box = useRef();
+  const [high, setHigh] = useState(null);
+  const [shown, setShown] = useState(false);
+  useEffect(() => {
+    const { current } = box;
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const across = Math.max(1, Math.floor(current.clientWidth / (9.6 * rem)));
+    setHigh(`${Math.ceil(nodes.length / across) * 3.4 * rem}px`);
+    rooms.set(current, (isNear) => {
+      // The focus would be lost with what has it.
+      if (!isNear && current.contains(document.activeElement)) return;
+      if (!isNear && current.firstChild) setHigh(`${current.offsetHeight}px`);
+      setShown(isNear);
+    });
+    near.observe(current);
+    return () => {
+      near.unobserve(current);
+      rooms.delete(current);
+    };
+  }, []);
+  return html`<div class="nodes" ref=${box} style=${{ minHeight: shown ? "" : high }}>${shown && html`<${Tiles} nodes=${nodes} use=${use} />`}</div>`;
 }
 
-const FIRST = 320;
+function slices(nodes) {
+  const found = [];
+  for (let at = 0; at < nodes.length; at += SLICE) found.push(nodes.slice(at, at + SLICE));
+  return found;
+}
+
+function drawn(place, inside, use, many) {
+  const sum = totals(inside);
+  return html`<section class=${many ? "group roomy" : "group"} key=${place}><h3><${Name}>${place || "no place"}<//> <small>${count(inside.length, "node")},
+      ${" "}${sum.used} of ${sum.all} GPUs in use</small></h3>${many ? slices(inside).map((nodes, at) => html`<${Room} nodes=${nodes} use=${use} key=${at} />`)
+    : html`<div class="nodes"><${Tiles} nodes=${inside} use=${use} /></div>`}</section>`;
+}
 
 // A group that has not changed is the same drawing, which is not compared again. Of many nodes those in view come first.
 function Grid({ nodes, use }) {
   const known = useRef(new Map());
   const [most, setMost] = useState(FIRST);
+  const many = nodes.length > MANY;
   const found = new Map();
   let number = 0;
   for (const [place, inside] of groups(nodes)) {
-    if (number >= most) break;
+    if (number >= most && !many) break;
     number += inside.length;
     const text = JSON.stringify(inside);
     const before = known.current.get(place);
-    found.set(place, before?.text === text && before.use === use ? before : { text, use, drawing: drawn(place, inside, use) });
+    const same = before?.text === text && before.use === use && before.many === many;
+    found.set(place, same ? before : { text, use, many, drawing: drawn(place, inside, use, many) });
   }
   known.current = found;
   const more = number < nodes.length;

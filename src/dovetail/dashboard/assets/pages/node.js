@@ -31,7 +31,7 @@ const DEVICES = [
   { key: "uuid", title: "UUID", value: (one) => one.uuid, cell: (one) => html`<${Name}>${one.uuid}<//>` },
 ];
 
-const OF_POD = { other_pod: "of a pod that does not hold it", gone: "of a pod that is gone", no_pod: "of no pod" };
+const OF_POD = { owner: "of a pod that holds it", other_pod: "of a pod that does not hold it", gone: "of a pod that is gone", no_pod: "of no pod" };
 const PROCESSES = [
   { key: "gpu", title: "GPU", num: true, value: (one) => one.gpu, cell: (one) => one.gpu ?? "?" },
   { key: "pid", title: "PID", num: true, value: (one) => one.pid },
@@ -41,11 +41,12 @@ const PROCESSES = [
   { key: "uuid", title: "UUID", value: (one) => one.uuid, cell: (one) => html`<${Name}>${one.uuid}<//>` },
 ];
 
-// Processes that use a GPU which their pod does not hold; those of holders are not listed by the agent.
 function Processes({ inside }) {
   const { processes, other_processes: others } = inside;
   if (!processes.length && !others) return null;
-  return html`<section><h2>Processes without a request</h2><p>They use a GPU that their pod does not hold${others ? `; ${others} more ${others === 1 ? "is" : "are"} of others` : ""}. The agent reports them after half a minute.</p>
+  const foreign = processes.filter((one) => one.holder !== "owner").length;
+  return html`<section><h2>Processes</h2><p>${foreign > 0 && html`<strong>${foreign} process${foreign === 1 ? "" : "es"} of no pod that holds the GPU.</strong> `}${others > 0 && `${others} more ${others === 1 ? "is" : "are"} of others. `}The agent reports
+    these after half a minute, and those of pods that hold their GPU after five minutes at most.</p>
     ${processes.length > 0 && html`<${Table} caption="Processes" columns=${PROCESSES} rows=${processes} filter=${false} />`}</section>`;
 }
 
