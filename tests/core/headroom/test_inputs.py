@@ -164,7 +164,7 @@ def test_in_clusters_where_anything_changes(seed: int, monkeypatch: pytest.Monke
 
 
 def test_the_audit_finds_what_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod that no longer returns its room, of which nothing is told."""
+    """A pod that no longer returns its room, which nobody reported."""
     Audit(monkeypatch)
     world = World(node("n0", 8), grace_ms=None)
     world.apply_events(queue("web", 8), queue("lab"))
