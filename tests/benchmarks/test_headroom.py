@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import headroom
+from benchmarks import headroom, headroom_speed
 
 
 def test_an_autoscaler_goes_up_at_once_and_down_to_the_most_of_five_minutes() -> None:
@@ -48,3 +48,12 @@ def test_a_trace_without_requests_is_refused(tmp_path: Path) -> None:
     path.write_text("TIMESTAMP\n")
     with pytest.raises(ValueError, match="has no requests"):
         headroom.read_requests(path)
+
+
+def test_steps_are_measured_with_headroom_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--nodes", "20", "--workloads", "2", "--instances", "4", "--steps", "2", "-o", "json"]
+    headroom_speed.main(arguments)
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["with headroom"].keys() == {"kept", *headroom_speed.STEPS}
+    assert (rows["with headroom"]["kept"], rows["without headroom"]["kept"]) == (8, 0)
+    assert all(value > 0 for value in rows["with headroom"].values())

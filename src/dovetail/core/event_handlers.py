@@ -28,6 +28,8 @@ Handler = Callable[[State, Any], object]
 
 def apply(state: State, event: ev.Event) -> None:
     _HANDLERS[type(event)](state, event)
+    if type(event) not in _FOLLOWED:
+        state.headrooms.unsettle()
 
 
 def _put_pod(state: State, event: ev.PodChanged) -> None:
@@ -51,6 +53,11 @@ def _put_pod(state: State, event: ev.PodChanged) -> None:
     state.workloads.put_pod(pod)
     if pod.work.headroom or (old is not None and old.work.headroom):
         state.headrooms.see(old, pod)
+        state.headrooms.unsettle()
+    elif state.headrooms:
+        state.headrooms.touch(state.workloads.workload_of(pod))
+        if old is not None and old.gang != pod.gang:
+            state.headrooms.touch(state.workloads.workload_of(old))
     if pod.node:
         if pod.lease and pod.uid not in state.leases.by_pod:
             _enter_lease(state, pod)
@@ -137,9 +144,11 @@ def _remove_pod(state: State, event: ev.PodRemoved) -> None:
     if event.succeeded and pod.bound_ms:
         ran_ms = max(0, (event.ended_ms or state.now_ms) - pod.bound_ms)
         state.run_times.learn(pod.work.family, state.shares.pod_queues.of(pod), ran_ms)
+    state.headrooms.touch(state.workloads.workload_of(pod))
     state.workloads.remove_pod(event.uid)
     if pod.work.headroom:
         state.headrooms.forget(pod)
+        state.headrooms.unsettle()
     placement = cluster.placements.get(event.uid)
     cluster.unplace(event.uid)
     _leave_lease(state, event.uid)
@@ -164,6 +173,7 @@ def _put_gang(state: State, event: ev.GangChanged) -> None:
     before = state.workloads.top(event.gang.id)
     if state.workloads.put_gang(event.gang):
         workload = state.workloads.top(event.gang.id)
+        state.headrooms.touch(before, workload)
         # A gang may come after its pods, some of them bound.
         state.workloads.note_start(workload)
         state.broken.look(workload, state.now_ms)
@@ -174,6 +184,7 @@ def _put_gang(state: State, event: ev.GangChanged) -> None:
 def _remove_gang(state: State, event: ev.GangRemoved) -> None:
     workload = state.workloads.top(event.id)
     state.workloads.remove_gang(event.id)
+    state.headrooms.touch(workload, event.id)
     for gang_id in dict.fromkeys((workload, event.id)):
         state.touch(gang_id)
 
@@ -231,6 +242,8 @@ def _remove_node(state: State, event: ev.NodeRemoved) -> None:
 def _put_budget(state: State, event: ev.BudgetChanged) -> None:
     old = state.budgets.get(event.budget.key)
     state.budgets[event.budget.key] = event.budget
+    if old is None or old.selector != event.budget.selector:
+        state.headrooms.unsettle()
     if old is None or event.budget.allowed > old.allowed:
         state.cluster.changes.announce(ClusterChange.BUDGET)
 
@@ -242,6 +255,7 @@ def _put_namespace(state: State, event: ev.NamespaceChanged) -> None:
     now = cluster.peers.labels_of(name)
     if now == before:
         return
+    state.headrooms.unsettle()
     # Which queue its pods are in, and which ones they may use, may have changed.
     state.shares.count_again()
     if now.get(QUEUE_LABEL) != before.get(QUEUE_LABEL):
@@ -287,6 +301,13 @@ def _announcing(change: ClusterChange, handler: Handler) -> Handler:
     return handle
 
 
+_FOLLOWED = frozenset({
+    ev.NodeChanged, ev.NodeRemoved, ev.PodChanged, ev.PodRemoved, ev.GangChanged, ev.GangRemoved, ev.BudgetChanged,
+    ev.QueueChanged, ev.NamespaceChanged, ev.ClaimChanged, ev.ClaimRemoved, ev.VolumeClaimChanged,
+    ev.VolumeClaimRemoved, ev.VolumeChanged, ev.VolumeRemoved, ev.StorageClassChanged, ev.StorageClassRemoved,
+    ev.FabricChanged, ev.FabricRemoved, ev.PlaneHeartbeat, ev.LeaseRequestChanged, ev.LeaseRequestRemoved,
+})  # fmt: skip
+"""Events of which headroom follows what they change, or does not depend on it; any other may change all of it."""
 _VOLUME, _DEVICES = ClusterChange.VOLUME, ClusterChange.DEVICES
 _HANDLERS: dict[type, Handler] = {
     ev.NodeChanged: _put_node,

@@ -16,6 +16,7 @@ from dovetail.core.bargaining.requests import Requests
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.cluster.rejections import FOR_EVER_MS
+from dovetail.core.headroom.inputs import Sources
 from dovetail.core.headroom.lending import Lending
 from dovetail.core.headroom.table import HeadroomTable
 from dovetail.core.model import Pod
@@ -62,8 +63,8 @@ class State:
         self.run_times = RunTimes()
         self.leases = Leases()
         self.lending = Lending(self.shares, self.leases)
-        self.headrooms = HeadroomTable()
         self.reservations = Reservations(cluster, self.workloads, self.equivalence, policy.eviction_deadline_ms)
+        self.headrooms = HeadroomTable(Sources(cluster, self.workloads, self.reservations, self.leases))
         self.pledges = Pledges(self.reservations, cluster, self.workloads, self.shares)
         self.expected_ends = ExpectedEnds(cluster, self.shares, self.run_times, self.leases)
         cluster.maintenances.run_ms = self.expected_ends.run_ms
@@ -106,6 +107,7 @@ class State:
     def queues_changed(self) -> None:
         """All workloads may wait elsewhere in the order now, and may fit."""
         self.queue_order.renew()
+        self.headrooms.unsettle()
         for workload in self.queue.workloads():
             self.touch(workload)
         self.cluster.changes.announce(ClusterChange.QUEUE)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import cast
 
 import pytest
 
 from dovetail.advice.serve.replica_queue import QueuedRequest, ReplicaLimits, ReplicaQueue, StepTimes
 from dovetail.advice.serve.roofline import StepBatch, StepModel
+from tests.advice.serve.pipeline_oracle import Arrival, first_tokens
 
 LIMITS = ReplicaLimits(sequences=4, tokens=1e9, budget=1000, part=0.5, computed=1.0)
 
@@ -101,3 +103,50 @@ def test_groups_of_ranks_compute_a_prompt_each_within_their_part_of_the_budget()
     together: list[QueuedRequest] = []
     run(replica(together, groups=4), *(request(n, 0.0, 1000, 2) for n in range(4)))
     assert [one.first_s for one in together] == [pytest.approx(alone[0].first_s)] * 4
+
+
+class Pipeline:
+    """All stages together take 5 ms, 0.05 ms for each sequence, and a millisecond for each hundred prompt tokens."""
+
+    def __init__(self, stages: int) -> None:
+        self.stages = stages
+
+    def stage_s(self, sequences: float, prompt: float) -> float:
+        return (0.005 + sequences / 20_000 + prompt / 100_000) / self.stages
+
+    def seconds(self, batch: StepBatch) -> float:
+        return self.stages * self.stage_s(batch.sequences / self.stages, batch.prompt / self.stages)
+
+
+def _through(stages: int, arrivals: list[Arrival], budget: int = 2048) -> list[QueuedRequest]:
+    ended: list[QueuedRequest] = []
+    limits = ReplicaLimits(sequences=10_000, tokens=1e9, budget=budget, part=0.5, computed=1.0, stages=stages)
+    queue = ReplicaQueue(StepTimes(cast(StepModel, Pipeline(stages))), limits, 0.0, ended.append)
+    run(queue, *(request(n, at_s, prompt, output) for n, (at_s, prompt, output) in enumerate(arrivals)), until_s=1e4)
+    return sorted(ended, key=lambda one: one.number)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("prompt", [512, 2048, 10_240])
+def test_a_prompt_alone_passes_all_stages_of_a_pipeline(stages: int, prompt: int) -> None:
+    (one,) = _through(stages, [(0.0, prompt, 1)])
+    (first_s,), _ = first_tokens([(0.0, prompt, 1)], stages, 2048, Pipeline(stages).stage_s)
+    assert one.first_s == one.end_s == pytest.approx(first_s, rel=0.01)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("load", [0.2, 0.6, 0.85])
+def test_times_are_those_of_a_pipeline_batch_by_batch(stages: int, load: float) -> None:
+    """In the mean of many requests; of four stages first tokens are up to a quarter late at load."""
+    dice, at_s, arrivals = random.Random(stages), 0.0, list[Arrival]()
+    for _ in range(400):
+        prompt, output = dice.choice([256, 1024, 3072]), dice.randint(2, 60)
+        at_s += dice.expovariate(load / 0.0145)
+        arrivals.append((at_s, prompt, output))
+    firsts, lasts = first_tokens(arrivals, stages, 2048, Pipeline(stages).stage_s)
+    waits = [first_s - at_s for first_s, (at_s, _, _) in zip(firsts, arrivals, strict=True)]
+    ours = _through(stages, arrivals)
+    assert sum(one.first_s - one.at_s for one in ours) == pytest.approx(sum(waits), rel=0.1 if stages < 4 else 0.25)
+    whole = [last_s - at_s for last_s, (at_s, _, _) in zip(lasts, arrivals, strict=True)]
+    assert sum(one.end_s - one.at_s for one in ours) == pytest.approx(sum(whole), rel=0.12)
+    assert all(one.at_s < one.first_s <= one.end_s for one in ours)

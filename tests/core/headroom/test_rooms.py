@@ -10,6 +10,7 @@ from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.headroom import rooms
+from dovetail.core.headroom.layout import MOST_IN_VAIN, HeadroomLayout
 from dovetail.core.headroom.table import Headroom
 from dovetail.core.model import CPU, GPU, LabelSelector, Maintenance, Pod, Request, Requirement, Work
 from dovetail.core.queues.guarantee_calendar import GuaranteeCalendar, GuaranteeWindow
@@ -421,14 +422,14 @@ def test_workloads_that_fit_nowhere_cost_few_searches_and_delay_others_by_second
     here = world(nodes=2, guaranteed=16)
     here.submit(*(lender(f"train{i}") for i in range(16)))
     here.live(SECOND_MS)
-    for number in range(3 * rooms.MOST_IN_VAIN):
+    for number in range(3 * MOST_IN_VAIN):
         nowhere = serving(f"a{number:02}", 1, made_for=f"Deployment/a{number:02}")
         here.submit(replace(nowhere, request=replace(nowhere.request, node_selector=(("no", "where"),))))
     here.submit(serving("llama", 1, made_for="Deployment/z", gated=True))
-    layout = rooms.HeadroomLayout(here.state)
+    layout = HeadroomLayout(here.state)
     with here.state.cluster.trial():
-        layout.of(rooms._statements(here.state), {}, thorough=True)
-    assert len(layout.in_vain) == rooms.MOST_IN_VAIN
+        layout.of(rooms.statements_of(here.state), {}, thorough=True)
+    assert len(layout.in_vain) == MOST_IN_VAIN
     here.live(4 * SECOND_MS)
     assert len(here.state.headrooms.rooms["ns/Deployment/z"].places) == 1
     assert not here.state.headrooms.in_vain, "it is done for all"

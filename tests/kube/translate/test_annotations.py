@@ -56,7 +56,6 @@ def annotated(**values: str) -> WorkloadOptions:
         ("startup-time", "1m30s", "startup_ms", 90_000),
         ("headroom", "2", "headroom", 2),
         ("headroom", "64", "headroom", 64),
-        ("headroom-return", "2s", "headroom_return_ms", 2000),
         ("last-checkpoint", "2026-01-01T01:00:00+01:00", "last_checkpoint_ms", 1767225600000),
         ("preemptible", "false", "preemptible", False),
         ("movable", "true", "movable", True),
@@ -166,6 +165,19 @@ def test_headroom_by_a_rate_that_is_no_number_of_instances(more: dict[str, str],
     assert (problem.rule, options.headroom) == (rule, 0)
 
 
+def test_the_return_of_headroom_without_headroom_is_no_silence() -> None:
+    options = annotated(headroom_return="2s")
+    (problem,) = options.problems
+    assert (problem.field, problem.value) == ("metadata.annotations[dovetail.dev/headroom-return]", "2s")
+    rule = "has no effect without dovetail.dev/headroom beside it: state for how many instances room is kept"
+    assert problem.rule == rule
+    beside = annotated(headroom="1", headroom_return="2s")
+    assert (beside.headroom, beside.headroom_return_ms, beside.problems) == (1, 2000, ())
+    # Headroom that is wrong is one fault, not two.
+    (problem,) = annotated(headroom="many", headroom_return="2s").problems
+    assert problem.field == "metadata.annotations[dovetail.dev/headroom]"
+
+
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
     (problem,) = annotated(topology_require="rack").problems
     assert problem.field == "metadata.annotations[dovetail.dev/topology-require]"
@@ -193,6 +205,8 @@ def test_indices_of_gpus(text: str, indices: tuple[int, ...] | None) -> None:
 def test_every_example_in_the_table_is_valid(name: str, key: Key) -> None:
     for example in key.examples:
         value = {PREFIX + name: example}
+        if name == "headroom-return":
+            value[PREFIX + "headroom"] = "1"
         meta = ObjectMeta(labels=value) if key.place == "labels" else ObjectMeta(annotations=value)
         rules = [problem.rule for problem in options_of(meta).problems]
         assert rules == ([] if key.field else [ENDPOINT_RULE])

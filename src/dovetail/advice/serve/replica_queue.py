@@ -6,6 +6,10 @@ Rules (continuous batching, as the roofline of a plan has it)
   is longer takes several steps. Prompts are computed in the order of their arrival.
 - Of groups of ranks with sequences of their own, each computes prompts of its own within its part of the budget, and
   the others wait for the one that has most.
+- A pipeline has as many batches under way as it has stages, each with a part of the sequences and a budget of its own.
+  So a step, in which each sequence gets a token, goes through all stages, and a prompt does so whole: it takes no less
+  time than on one stage after the other. Prompts fill one batch after the other; what is in a later one comes out of
+  the pipeline so much later. vLLM schedules so: a prompt goes on in the next batch while its first part is under way.
 - A request starts if there is a free sequence, and room for the tokens that it will hold; an engine that reserves the
   output needs room for all of it, others for half of it in the mean, as in a plan.
 - Between two events (an arrival, the end of a prompt or of a sequence) all steps are equal, so they are taken at once.
@@ -29,7 +33,8 @@ _CONTEXT_STEP, _PROMPT_STEP = 256, 256
 class ReplicaLimits(Struct, frozen=True):
     """What a replica can hold: `sequences` at a time, tokens of cache, and tokens of a step. `part` is the part of its
     output for which a request needs room, `computed` that of its prompt which is not in the cache of prefixes. The
-    `budget` of tokens is that of all `groups` of ranks together."""
+    `budget` of tokens is that of one batch of all `groups` of ranks together, of each of which a pipeline has as many
+    as `stages` under way."""
 
     sequences: int
     tokens: float
@@ -37,11 +42,13 @@ class ReplicaLimits(Struct, frozen=True):
     part: float
     computed: float
     groups: int = 1
+    stages: int = 1
 
 
 class QueuedRequest(Struct, gc=False):
     """A request in a replica. `prompt` is what is left to compute of it; the times are those of its arrival in this
-    stage, of its first token and of its end, in seconds; 0 until then."""
+    stage, of its first token and of its end, in seconds; 0 until then. `late_s` is how much later than the first batch
+    its own comes out of the pipeline: earlier where it began in the middle of a step."""
 
     number: int
     at_s: float
@@ -50,6 +57,7 @@ class QueuedRequest(Struct, gc=False):
     prompt: float
     first_s: float = 0.0
     end_s: float = 0.0
+    late_s: float = 0.0
 
 
 class StepTimes:
@@ -86,6 +94,8 @@ class ReplicaQueue:
         """By the step with the last token."""
         self._begun: list[QueuedRequest] = []
         """Those of them whose prompt was computed elsewhere and that have no token yet."""
+        self._taken_s = since_s
+        """From when on the first stage took more, of the step that is over."""
         self._steps = 0
         self._held = 0.0
         self._context = 0.0
@@ -130,6 +140,8 @@ class ReplicaQueue:
             self._held += room
             one.prompt = 0.0 if one.prompt == 0 else max(1.0, one.input * limits.computed)
             if one.prompt:
+                # In a pipeline it began when it came, or when the first stage had taken what came before.
+                one.late_s = min(0.0, max(one.at_s, self._taken_s) - self._now_s)
                 self._prompts.append(one)
             else:
                 self._run(one)
@@ -141,27 +153,36 @@ class ReplicaQueue:
 
     def _step_with_prompts(self) -> None:
         sequences = len(self._running)
-        groups = self._limits.groups
-        each = max(1.0, (self._limits.budget - sequences) / groups)
-        rooms = [each] * groups
+        groups, stages = self._limits.groups, self._limits.stages
+        each = max(1.0, (self._limits.budget - sequences / stages) / groups)
+        rooms = [each * stages] * groups
         taken = seen = 0.0
-        done: list[QueuedRequest] = []
+        done: list[tuple[QueuedRequest, int]] = []
         rest: list[QueuedRequest] = []
         while self._prompts and (room := max(rooms)) > 0:
             one = self._prompts.popleft()
-            part = min(one.prompt, room)
-            rooms[rooms.index(room)] -= part
+            part, group = min(one.prompt, room), rooms.index(room)
+            rooms[group] -= part
             seen += part * (one.input - one.prompt + part / 2)
             one.prompt -= part
             taken += part
-            (rest if one.prompt > 0 else done).append(one)
+            if one.prompt > 0:
+                rest.append(one)
+            else:
+                # In which of the batches under way its last token is.
+                done.append((one, max(0, -int(-(each * stages - rooms[group]) // each) - 1)))
         self._prompts.extendleft(reversed(rest))
         context = self._context / sequences if sequences else 0.0
-        self._now_s += self._times.seconds(sequences, context, (each - min(rooms)) * groups, seen / taken)
+        most = min(each, each * stages - min(rooms))
+        took_s = self._times.seconds(sequences, context, most * groups * stages, seen / taken)
+        batches = -int(-(each * stages - min(rooms)) // each)
+        self._taken_s = self._now_s + took_s * min(batches, stages) / stages
+        self._now_s += took_s
         self._steps += 1
         self._end_sequences()
-        for one in done:
-            one.first_s = self._now_s
+        for one, batch in done:
+            one.late_s += batch * took_s / stages
+            one.first_s = self._now_s + one.late_s
             # The step that completes a prompt has its first token.
             if self._prefill_only or one.output <= 1:
                 self._finish(one)
@@ -179,6 +200,7 @@ class ReplicaQueue:
             one.first_s = self._now_s + each_s
         self._begun.clear()
         self._now_s += number * each_s
+        self._taken_s = self._now_s - each_s * (1 - 1 / self._limits.stages)
         self._steps += number
         self._end_sequences()
 
@@ -192,5 +214,5 @@ class ReplicaQueue:
 
     def _finish(self, one: QueuedRequest) -> None:
         self._held -= one.input + one.output * self._limits.part
-        one.end_s = self._now_s
+        one.end_s = self._now_s + one.late_s
         self._ended(one)

@@ -81,7 +81,7 @@ def _role(
     part = 0.0 if role.role == PREFILL else 1.0 if engine.reserves else 0.5
     limits = ReplicaLimits(
         sequences, float(role.kv_tokens), engine.budget * layout.dp, part,
-        0.0 if role.role == DECODE else computed, layout.dp,
+        0.0 if role.role == DECODE else computed, layout.dp, layout.pp,
     )  # fmt: skip
     # Roles divide the GPUs as in the plan: each is simulated without the other.
     there = offer.nodes * offer.gpus_per_node

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dovetail.core.headroom import rooms
+from dovetail.core.headroom.layout import lends
 from dovetail.core.headroom.table import Headroom
 from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes
@@ -58,7 +59,7 @@ def _units(state: State, workload: str, room: Headroom, ending: Collection[str])
     victims = Victims(state, room.queue, workload, ending, among=there, at_once=True)
     together, found = Together(state, victims.spare), []
     for unit in victims.units:
-        if rooms.lends(state, room, unit.workload) and together.admits(unit):
+        if lends(state, room, unit.workload) and together.admits(unit):
             together.take(unit)
             found.append(unit)
     return found, victims.ripe_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.headroom.rooms import HeadroomLayout
+from dovetail.core.headroom.layout import HeadroomLayout
 from dovetail.core.headroom.table import Headroom
 from dovetail.core.preemption import nominated_room
 from dovetail.core.queues.amounts import GPU
@@ -24,7 +24,10 @@ class HeadroomStatus(Struct, frozen=True):
 def headroom_statuses(state: State) -> list[HeadroomStatus]:
     """The headroom of all workloads that state some. Nothing is changed."""
     models, rooms = dict(state.headrooms.models()), state.headrooms.rooms
-    with nominated_room.ahead(state, state.reservations.evicting()):
+    with (
+        state.headrooms.undone(state.cluster.nodes),
+        nominated_room.ahead(state, state.reservations.evicting()),
+    ):
         layout = HeadroomLayout(state)
         layout.of([(room, models[key]) for key, room in rooms.items() if key in models], rooms, thorough=False)
     found = []

@@ -8,9 +8,12 @@ counts, so that headroom follows a rollout. Without pods there is none: how larg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct
 
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.headroom.inputs import Inputs, Sources
 from dovetail.core.model import Pod
 
 HEADROOM_PREFIX = "headroom/"
@@ -57,8 +60,12 @@ class HeadroomTable:
     """`rooms` by workload, in their order. What is lacking is searched for again from `again_ms` on, if something has
     `changed` since it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
         self.rooms: dict[str, Headroom] = {}
+        self.inputs = Inputs(sources)
+        self.nowhere: dict[str, Inputs] = {}
+        """By workload, when it was found that one more instance of it fits nowhere."""
         self.again_ms = 0
         self.changed = False
         self.in_vain: set[str] = set()
@@ -113,6 +120,27 @@ class HeadroomTable:
         pods = self._pods.get(headroom_key(pod), {})
         if pods.pop(pod.uid, None) is not None and not pods:
             del self._pods[headroom_key(pod)]
+
+    def touch(self, *workloads: str) -> None:
+        """Something about these has changed, of which headroom may read more than their nodes show."""
+        if self:
+            for inputs in (self.inputs, *self.nowhere.values()):
+                inputs.touched.update(workloads)
+
+    @contextmanager
+    def undone(self, nodes: Nodes) -> Iterator[None]:
+        """What is done in it is undone at its end: a trial of headroom is no change."""
+        known = self.inputs, *self.nowhere.values()
+        for inputs in known:
+            inputs.catch_up(nodes)
+        yield
+        for inputs in known:
+            inputs.skip(nodes)
+
+    def unsettle(self) -> None:
+        """Something has changed that all of it may depend on."""
+        self.inputs.forget()
+        self.nowhere.clear()
 
     def next_ms(self) -> int | None:
         """When a step is due for the search."""

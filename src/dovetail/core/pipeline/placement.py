@@ -120,6 +120,32 @@ class PlacementPhase:
         if not others:
             return self._within_limits(group, None)
         evicting, waiting = [one for one in others if one.evicts], [one for one in others if not one.evicts]
+        behind = [one for one in waiting if not one.guaranteed] if self._has_headroom(group) else []
+        if not behind:
+            return self._beside(group, wanted, evicting, waiting)
+        waiting = [one for one in waiting if one.guaranteed]
+        binds, refusal = self._beside(group, wanted, evicting, waiting)
+        placements = state.cluster.placements
+        slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
+        for one in behind if binds else ():
+            if not slots.isdisjoint(one.slots.tolist()):
+                # It is planned again.
+                state.reservations.release(one.workload)
+        return binds, refusal
+
+    def _has_headroom(self, group: Group) -> bool:
+        """Whether room is kept for the group, or jobs were evicted from it: that lies also where others wait for pods
+        to end, if they have no guarantee."""
+        state, pods = self._state, group.all_pods()
+        if not pods or not pods[0].work.headroom:
+            return False
+        room, own = state.headrooms.of(pods[0]), state.reservations.by_workload.get(self._workload)
+        return (room is not None and room.queue == self._queue) or (own is not None and own.evicts)
+
+    def _beside(
+        self, group: Group, wanted: Hashable | None, evicting: Sequence[Reservation], waiting: Sequence[Reservation]
+    ) -> Outcome:  # fmt: skip
+        state = self._state
         beside = self._cache.beside.get(wanted) if wanted is not None else None
         if beside is None:
             scope = state.reservations.beside(waiting) if waiting else None

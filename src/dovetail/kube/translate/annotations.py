@@ -18,7 +18,7 @@ Rules
   idle workloads (`idlepolicy`), `network-environment` for the agent; they decide nothing in the scheduler.
 - Of more than MOST_KEYS keys only the first are read, and a value longer than LONGEST is not read; both are Problems.
 - `headroom` is a number of instances, or a rate at which they are added, which counts with `startup-time`: as many as
-  are added while one starts, rounded up. `headroom-return` is how soon that room has to be free.
+  are added while one starts, rounded up. `headroom-return` is how soon that room has to be free; alone it is a Problem.
 - There is no clock here: the core checks whether `last-checkpoint` lies in the future.
 """
 
@@ -386,7 +386,11 @@ def _settle_headroom(options: dict[str, Any], annotations: Mapping[str, str]) ->
     """Put a number in place of a rate, and the return where none is stated; what keeps that from being known."""
     stated, path = options.get("headroom"), f"metadata.annotations[{PREFIX}{HEADROOM}]"
     if stated is None:
-        return []
+        if "headroom_return_ms" not in options or PREFIX + HEADROOM in annotations:
+            return []
+        rule = f"has no effect without {PREFIX}{HEADROOM} beside it: state for how many instances room is kept"
+        back = PREFIX + HEADROOM_RETURN
+        return [Problem(f"metadata.annotations[{back}]", shown(annotations[back]), rule)]
     options.setdefault("headroom_return_ms", RETURN_MS)
     if isinstance(stated, int):
         return []
