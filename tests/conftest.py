@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
@@ -30,6 +31,7 @@ from dovetail.scheduler.serve import COLLECT_AFTER
 from tests.needs import Need, reporter, sum_up_fixtures, unavailable
 from tests.order import DEPLOYED, NODE, begin, kept_up_to
 from tests.paths import ROOT
+from tests.shared_files import shared_file
 from tests.skipped_time import skipped_waits
 from tools import chromium
 from tools.controlplane import binaries
@@ -238,24 +240,53 @@ def node_factory() -> Iterator[Callable[..., Node]]:
 
 
 @pytest.fixture(scope="session")
-def wheel(pytestconfig: pytest.Config) -> Path:
-    """The compiled wheel of the working tree, built at its first use (a minute and a half)."""
-    try:
-        return distributions.kept_wheel(reporter(pytestconfig))
-    except binaries.PlaneUnavailable as error:
-        unavailable(f"no wheel: {error}")
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled wheel of the working tree, built at its first use (a minute and a half).
+
+    To find a wheel that is there takes four seconds, so one process of the tests does it."""
+    with shared_file(request, tmp_path_factory, "wheel") as kept:
+        if not kept.exists():
+            try:
+                kept.write_text(str(distributions.kept_wheel(reporter(request.config))))
+            except binaries.PlaneUnavailable as error:
+                unavailable(f"no wheel: {error}")
+        return Path(kept.read_text())
+
+
+BuildImage = Callable[[], Built]
 
 
 @pytest.fixture(scope="session")
-def image(wheel: Path, pytestconfig: pytest.Config) -> Built:
-    """The container image of the working tree, dovetail:0.1.0, built at its first use (ten seconds)."""
-    try:
-        return build(Parts(wheel, epoch_s=0), IMAGE, reporter(pytestconfig))
-    except debian.VersionGone as error:
-        # Debian's mirrors drop what is replaced: no fault of what is tested.
-        unavailable(f"no image: {error}", hopeless=True)
-    except binaries.PlaneUnavailable as error:
-        unavailable(f"no image: {error}")
+def build_image(wheel: Path, pytestconfig: pytest.Config) -> BuildImage:
+    """Builds the container image of the working tree, dovetail:0.1.0 (twenty seconds of CPU time)."""
+
+    def built() -> Built:
+        try:
+            return build(Parts(wheel, epoch_s=0), IMAGE, reporter(pytestconfig))
+        except debian.VersionGone as error:
+            # Debian's mirrors drop what is replaced: no fault of what is tested.
+            unavailable(f"no image: {error}", hopeless=True)
+        except binaries.PlaneUnavailable as error:
+            unavailable(f"no image: {error}")
+
+    return built
+
+
+class ImageBytes(msgspec.Struct, frozen=True):
+    archive: bytes
+    sbom: bytes
+
+
+@pytest.fixture(scope="session")
+def image_bytes(
+    build_image: BuildImage, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ImageBytes:
+    """That image, and what it contains. One process of the tests builds it, and the others read it."""
+    with shared_file(request, tmp_path_factory, "image") as kept:
+        if not kept.exists():
+            built = build_image()
+            kept.write_bytes(msgspec.msgpack.encode(ImageBytes(built.archive, built.sbom)))
+        return msgspec.msgpack.decode(kept.read_bytes(), type=ImageBytes)
 
 
 @pytest.fixture(scope="session")

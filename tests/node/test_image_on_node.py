@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ImageBytes
 from tests.node.installed import AGENT, JOB, NAME, OURS, SYSTEM, Installation, gpu_machine, is_ready
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.helm.programs import Helm
-from tools.images.build import Built
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 ABSENT = "0.1.0-absent"
@@ -26,8 +26,8 @@ STACK = f"{OURS}/gpustacks/dovetail"
 
 
 @pytest.fixture(scope="module")
-def installation(image: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with gpu_machine(image.archive, tmp_path_factory.mktemp("installed")) as installation:
+def installation(image_bytes: ImageBytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with gpu_machine(image_bytes.archive, tmp_path_factory.mktemp("installed")) as installation:
         yield installation
 
 

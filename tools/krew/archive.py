@@ -25,6 +25,8 @@ from tools.krew.wheels import Platform
 
 FOLDER = Path(__file__).parent
 BIN = "kubectl-dovetail"
+_LEVEL = 6
+"""Of compression. The highest, 9, takes four times as long for an archive that is 1 % smaller."""
 
 
 def archive(dovetail: Path, libraries: Mapping[str, Iterable[Path]], epoch_s: int) -> bytes:
@@ -38,7 +40,7 @@ def archive(dovetail: Path, libraries: Mapping[str, Iterable[Path]], epoch_s: in
     for python, wheels in libraries.items():
         for wheel in wheels:
             found |= _below("any" if _is_pure(wheel) else python, wheels_tree([wheel]))
-    return gzip.compress(tree.layer(found, epoch_s), mtime=0)
+    return gzip.compress(tree.layer(found, epoch_s), _LEVEL, mtime=0)
 
 
 def _below(folder: str, found: Tree) -> Tree:
