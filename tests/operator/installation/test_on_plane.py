@@ -79,21 +79,38 @@ def shared_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 
 @pytest.fixture
 def here(shared_plane: Plane) -> Iterator[Installation]:
+    """The definitions of a test before stay: an API server needs a second of CPU time to make them, and one to remove
+    them."""
     found = Installation(shared_plane)
     yield found
-    found.uninstall("--delete-data", "--delete-crds")
+    found.uninstall("--delete-data")
 
 
-def test_it_is_installed_once_and_nothing_is_written_again(here: Installation) -> None:
-    planned = here.actions("--dry-run")
+@pytest.fixture
+def bare(here: Installation) -> Installation:
+    """Nothing of Dovetail is there, not even a definition."""
+    if "dovetail" in here.names("crd"):
+        here.uninstall("--delete-data", "--delete-crds")
+    return here
+
+
+def test_the_plan_for_the_stack_of_others_writes_nothing(bare: Installation) -> None:
+    shown = bare.install("--plan")
+    assert shown.exit_code == 0 and "No component of NVIDIA's stack was found" in shown.stdout
+    assert json.loads(bare.install("--plan", "--output=json").stdout)["components"] == []
+    assert "dovetail" not in bare.names("crd,namespaces")
+
+
+def test_it_is_installed_once_and_nothing_is_written_again(bare: Installation) -> None:
+    planned = bare.actions("--dry-run")
     assert set(planned.values()) == {"create"} and len(planned) > 20
     assert {"ValidatingAdmissionPolicy dovetail-scheduler-agent-pods", AGENTS_ROLE, *PEOPLE} < planned.keys()
-    assert "dovetail" not in here.names("crd,namespaces")
-    assert here.actions() == planned
-    again = here.actions()
+    assert "dovetail" not in bare.names("crd,namespaces")
+    assert bare.actions() == planned
+    again = bare.actions()
     assert again.pop("GPUStack dovetail") == "keep"
     assert set(again.values()) == {"unchanged"}
-    code, found = here.status()
+    code, found = bare.status()
     assert code == 1
     assert [one["object"] for one in found["problems"]] == ["Deployment dovetail-system/dovetail-operator"]
     assert found["versions"]["definitions"] == {__version__: len(manifest_objects.definitions())}
@@ -147,6 +164,7 @@ def test_newer_definitions_stay_and_those_that_are_too_new_end_it(here: Installa
     code, found = here.status()
     assert code == 1
     assert any("definitions 0.9.0 does not work with operator" in one["wrong"] for one in found["problems"])
+    set_release(__version__)
 
 
 def test_without_an_operator_it_is_uninstalled_all_the_same_and_the_users_data_stays(here: Installation) -> None:
@@ -174,6 +192,14 @@ def test_without_an_operator_it_is_uninstalled_all_the_same_and_the_users_data_s
     ]
     with pytest.raises(KubectlFailed):
         here.names("queues")
+
+
+def test_the_objects_are_printed_without_a_cluster(bare: Installation) -> None:
+    shown = CliRunner().invoke(install, ["--dry-run", "--output=yaml", "--image=r.example/dovetail:1"])
+    documents = list(yaml.safe_load_all(shown.stdout))
+    bare.plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents[:-1]))
+    assert documents[-1]["kind"] == "GPUStack"
+    assert "r.example/dovetail:1" in bare.plane.kubectl("get", "deployments", "-A", "-o", "yaml")
 
 
 def test_a_namespace_in_which_others_run_stays(here: Installation) -> None:
@@ -241,18 +267,3 @@ def test_what_helm_has_installed_is_left_to_helm(here: Installation) -> None:
     refused = here._run(uninstall)
     assert refused.exit_code == 1 and "helm uninstall gpus" in refused.output
     here.plane.kubectl("annotate", *place, "meta.helm.sh/release-name-")
-
-
-def test_the_plan_for_the_stack_of_others_writes_nothing(here: Installation) -> None:
-    shown = here.install("--plan")
-    assert shown.exit_code == 0 and "No component of NVIDIA's stack was found" in shown.stdout
-    assert json.loads(here.install("--plan", "--output=json").stdout)["components"] == []
-    assert "dovetail" not in here.names("crd,namespaces")
-
-
-def test_the_objects_are_printed_without_a_cluster(here: Installation) -> None:
-    shown = CliRunner().invoke(install, ["--dry-run", "--output=yaml", "--image=r.example/dovetail:1"])
-    documents = list(yaml.safe_load_all(shown.stdout))
-    here.plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents[:-1]))
-    assert documents[-1]["kind"] == "GPUStack"
-    assert "r.example/dovetail:1" in here.plane.kubectl("get", "deployments", "-A", "-o", "yaml")
