@@ -18,7 +18,7 @@ import pytest
 
 from tests.live.test_views import DOVETAIL, HIDDEN, WORLD, _own_address, _pod, _port, _until
 from tests.patience import PATIENCE_S
-from tools.controlplane.plane import KubectlFailed
+from tools.controlplane.plane import RequestFailed
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
 API = "/apis/history.dovetail.dev/v1alpha1"
@@ -72,8 +72,7 @@ class _World:
         self.plane.kubectl("apply", "-f", "-", input=document)
 
     def ask(self, user: str, path: str) -> dict[str, Any]:
-        text = self.plane.kubectl(f"--kubeconfig={self.users[user]}", "get", "--raw", API + path)
-        return dict(json.loads(text)["answer"])
+        return dict(self.plane.request("GET", API + path, user=user)["answer"])
 
     def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [DOVETAIL, *arguments, "--kubeconfig", self.users[user]]
@@ -115,7 +114,7 @@ def _refuses_what_rbac_does_not_grant(world: _World) -> None:
         ("alice", "/costs"), ("alice", f"/namespaces/{HIDDEN}-b/costs"), ("nobody", "/namespaces/team-a/costs"),
         ("nobody", "/pastjobs"),
     ):  # fmt: skip
-        with pytest.raises(KubectlFailed, match="Forbidden"):
+        with pytest.raises(RequestFailed, match="forbidden"):
             world.ask(user, path)
     refused = world.dovetail("nobody", "history")
     assert refused.returncode == 1 and "which the ClusterRole dovetail-viewer grants" in refused.stderr
@@ -124,9 +123,9 @@ def _refuses_what_rbac_does_not_grant(world: _World) -> None:
 def _shows_own_names_and_totals(world: _World) -> None:
     for resource in ("pastjobs", "usereports", "costs", "idlelists", "sizeadvice"):
         assert HIDDEN not in json.dumps(world.ask("alice", f"/namespaces/team-a/{resource}"))
-    with pytest.raises(KubectlFailed, match="in all namespaces"):
+    with pytest.raises(RequestFailed, match="in all namespaces"):
         world.ask("alice", "/namespaces/team-a/capacityadvice")
-    with pytest.raises(KubectlFailed, match="rows of all namespaces"):
+    with pytest.raises(RequestFailed, match="rows of all namespaces"):
         world.ask("alice", "/namespaces/team-a/focuscosts")
     assert world.ask("olga", "/capacityadvice")["kinds"]
     jobs = world.ask("alice", "/namespaces/team-a/pastjobs")

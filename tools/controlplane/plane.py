@@ -93,6 +93,7 @@ class Plane:
         self._authority = Authority("dovetail development plane")
         self._front_proxy = Authority("dovetail development front proxy")
         self._ports: dict[str, socket.socket] = {}
+        self._tls_of_users: dict[str, ssl.SSLContext] = {}
         self._children = Children()
 
     def start(self) -> Self:
@@ -188,13 +189,16 @@ class Plane:
             raise KubectlFailed(f"kubectl {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Any:
-        """Send a request as the administrator and return the decoded answer. kubectl needs ten times the CPU: use this
-        to ask again and again.
+    def request(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json", user: str = ""
+    ) -> Any:
+        """Send a request as the administrator, or as a user of `kubeconfig_for`, and return the decoded answer. kubectl
+        needs ten times the CPU: use this to ask again and again.
 
         Raises RequestFailed, OSError if nobody listens.
         """
-        connection = HTTPSConnection(HOST, self._port("kube-apiserver"), context=self._tls, timeout=60)
+        context = self._tls_of_users[user] if user else self._tls
+        connection = HTTPSConnection(HOST, self._port("kube-apiserver"), context=context, timeout=60)
         try:
             headers = {"Content-Type": content_type} if body is not None else {}
             connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -225,7 +229,13 @@ class Plane:
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig with a client certificate for a user and its groups. RBAC decides what it may do."""
-        return self._write_kubeconfig(f"user-{user}", self._authority.client(user, groups))
+        pair = self._authority.client(user, groups)
+        path = self._write_kubeconfig(f"user-{user}", pair)
+        certificate = path.with_suffix(".pem")
+        _write_private(certificate, pair.certificate_pem + pair.key_pem)
+        self._tls_of_users[user] = ssl.create_default_context(cafile=self.ca_file)
+        self._tls_of_users[user].load_cert_chain(certificate)
+        return path
 
     def serving_certificate(self, name: str) -> tuple[Path, Path]:
         """Write a serving certificate that the plane's authority signed, for this host name, and its key."""
