@@ -25,6 +25,8 @@ from tests.skipped_time import skipped_waits
 Document = dict[str, Any]
 _numbers = itertools.count(1)
 NAMESPACE = "dovetail-system"
+_LONGEST_PAUSE_S = 0.2
+"""Between two questions: each has a price, on both sides."""
 
 
 class Cluster:
@@ -164,8 +166,8 @@ class Cluster:
 
 
 async def eventually(question: Callable[[], Any], wanted: Callable[[Any], bool], within_s: float = PATIENCE_S) -> Any:
-    """Ask until the answer is as wanted; fails with the last answer."""
-    answer = None
+    """Ask until the answer is as wanted, less often as time goes by; fails with the last answer."""
+    answer, pause_s = None, 0.05
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while True:
@@ -173,7 +175,8 @@ async def eventually(question: Callable[[], Any], wanted: Callable[[Any], bool],
                     answer = await question()
                     if wanted(answer):
                         return answer
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
     raise AssertionError(f"not within {within_s:g} s; last answer: {answer}")
 
 
@@ -183,7 +186,7 @@ async def stays(question: Callable[[], Any], wanted: Callable[[Any], bool], for_
     while asyncio.get_running_loop().time() < deadline:
         answer = await question()
         assert wanted(answer), answer
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_LONGEST_PAUSE_S)
 
 
 @asynccontextmanager
