@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.agent.plugin.job_network import REASON, WRONG_REASON
+from dovetail.agent.plugin.job_network import LACKING_REASON, REASON, WRONG_REASON
 from dovetail.agent.publish.pod_events import GPU_ERROR, UNREQUESTED
 from dovetail.jobs import notices
 from dovetail.scheduler.events import EventKind
@@ -14,7 +14,8 @@ def test_every_kind_of_event_is_in_the_reference() -> None:
     rows = page("docs/reference/events.md").section("Events").rows("reason")
     of_others = {(reason, "Checking", "Warning") for reason in (GPU_ERROR, UNREQUESTED, notices.REASON)}
     stopped = (notices.STOPPED_REASON, "Stopping", "Warning")
-    network = {(REASON, "Allocating", "Normal"), (WRONG_REASON, "Allocating", "Warning")}
+    network = {(REASON, "Allocating", "Normal")}
+    network |= {(reason, "Allocating", "Warning") for reason in (WRONG_REASON, LACKING_REASON)}
     of_viewers = {(f"Maintenance{what}", "Draining", "Normal") for what in ("Begun", "Ended")}
     of_viewers |= {("JobSuspended", "Suspending", "Normal")}
     written = {tuple(kind.value) for kind in EventKind} | of_others | {stopped} | network | of_viewers
