@@ -18,7 +18,7 @@ OTHERS = {
     "gpu-search": "Node",
     "heartbeat": "Lease", "idle": "Event", "maintenance": "toleration", "not-ready": "taint", "operator": "finalizer",
     "pool": "Node, and agents' pods", "quarantine-budget": "Lease", "rack": "Node", "release": "definition",
-    "scheduler-name": "Lease", "stack": "what the operator makes", "takeover-failed": "Node",
+    "scheduler-name": "Lease", "spare": "toleration", "stack": "what the operator makes", "takeover-failed": "Node",
     "takeover-settled": "Node", "takeover-since": "Node",
 }  # fmt: skip
 """The keys of other objects than users' pods."""
