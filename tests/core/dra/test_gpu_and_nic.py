@@ -174,7 +174,7 @@ def numbers(found: World, *specs: ClaimSpec) -> list[int]:
 @pytest.mark.parametrize("layout", [None, MESH])
 def test_pods_without_nics_leave_the_gpus_beside_scarce_ones(layout: Layout | None) -> None:
     node = scarce(layout)
-    assert node.fits("n1", joined())
+    node.pod(joined())
     alone = [numbers(node, claim(ask(1))) for _ in range(6)]
     # First those without a usable NIC; then one of each root, as the other is enough for the NIC.
     assert sorted(gpu for (gpu,) in alone[:4]) == [4, 5, 6, 7]
@@ -193,7 +193,7 @@ def roots_at_two(found: World, spec: ClaimSpec) -> list[int]:
 def test_the_bandwidth_between_gpus_comes_first() -> None:
     """0-3, 0-4, 1-2, 1-5, 2-6, 3-7, 4-7 and 5-6 have two NVLinks: of these pairs two have no NIC beside them."""
     node = scarce(MESH)
-    assert node.fits("n1", joined())
+    node.pod(joined())
     assert numbers(node, claim(ask(2))) in ([4, 7], [5, 6])
     assert numbers(node, claim(ask(2))) in ([4, 7], [5, 6])
     # Only pairs of a GPU at the first root and one at the second are left.
@@ -208,9 +208,33 @@ def test_nics_without_gpus_are_taken_first_for_pods_without_gpus() -> None:
     made.claims.put_slice(pool("n1", device("gpu-0", attributes=at_root(0, "gpu"))))
     ports = [device(f"nic-{i}", attributes=at_root(i, "nic")) for i in range(2)]
     made.claims.put_slice(pool("n1-nics", *ports, node="n1", driver="dra.net"))
-    assert made.fits("n1", joined())
+    made.pod(joined())
     assert numbers(made, claim(ask(1, device_class="nic"))) == [1]
 
 
-def test_without_claims_that_join_them_the_lowest_are_taken() -> None:
-    assert numbers(scarce(), claim(ask(1))) == [0]
+@pytest.mark.parametrize("layout", [None, MESH])
+def test_only_claims_that_are_there_decide_and_not_what_was_asked_before(layout: Layout | None) -> None:
+    """A restart, and the beginning of a recording, read the claims anew, and ask for none of those that run."""
+    node = scarce(layout)
+    (usual,) = numbers(node, claim(ask(1)))
+    assert usual in (0, 1, 2, 3)
+    # A question about a claim that is not there.
+    node = scarce(layout)
+    assert node.fits("n1", joined())
+    assert numbers(node, claim(ask(1))) == [usual]
+    node = scarce(layout)
+    node.pod(joined())
+    assert numbers(node, claim(ask(1))) > [3]
+    node = scarce(layout)
+    (key,) = node.pod(joined()).device_claims
+    node.claims.remove_claim(key)
+    assert numbers(node, claim(ask(1))) == [usual]
+
+
+def test_gpus_of_several_requests_are_the_best_linked_ones_together() -> None:
+    """GPUs 1 and 2 have NVLinks and NICs beside them, 7 has neither."""
+    node = scarce(MESH)
+    for taken in (0, 3, 4, 5, 6):
+        assert numbers(node, claim(ask(1, f"{BUS_ID}~0000:{taken + 1:02x}:00.0"))) == [taken]
+    assert node.fits("n1", *node.claims.wanted(node.pod(joined())))
+    assert numbers(node, claim(ask(1, name="a"), ask(1, name="b"))) == [1, 2]

@@ -25,6 +25,7 @@ from dovetail.core.dra.allocations import Pools, enter
 from dovetail.core.dra.asks import Asks
 from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
+from dovetail.core.dra.joins import PCIE_ROOT, joins_devices
 from dovetail.core.dra.selectors import Compile
 from dovetail.core.dra.types import SHARED, Allocation, Claim, ClaimSpec, DeviceClass, Slice
 from dovetail.core.model import Pod
@@ -54,6 +55,8 @@ class Claims:
         self._extended: dict[str, DeviceClass | None] = {}
         """The result of `extended`."""
         self._users: dict[str, dict[str, None]] = {}
+        self._joining: set[str] = set()
+        """The claims that join devices by their PCIe root."""
         self.answers = ClaimAnswers(nodes, self._asks, self.offers)
 
     # What the API server has.
@@ -100,6 +103,7 @@ class Claims:
             return False
         held = self.allocation(claim.key)
         self.claims[claim.key] = claim
+        self._note_joins(claim.key, joins_devices(claim.spec))
         another = old is not None and old.uid != claim.uid and claim.key not in self._unmade
         if claim.allocation is not None or another:
             self._forget_assumed(claim.key)
@@ -117,11 +121,25 @@ class Claims:
         held = self.allocation(key)
         if self.claims.pop(key, None) is None:
             return False
+        self._note_joins(key, False)
         if key in self._unmade:
             return False
         self._assumed.pop(key, None)
         self.offers.enter(held, -1)
         return held is not None
+
+    def _note_joins(self, key: str, joins: bool) -> None:
+        """Whether the claim joins devices. What others get depends on whether any does."""
+        if joins:
+            self._joining.add(key)
+        else:
+            self._joining.discard(key)
+        if self._asks.joined != bool(self._joining):
+            self._asks.joined = bool(self._joining)
+            if self._asks.joined:
+                self.offers.kinds.read((), (PCIE_ROOT,))
+            self._nodes.amounts_journal.extend(self.offers.places)
+            self._nodes.devices_journal.extend(self.offers.places)
 
     def _forget_assumed(self, key: str) -> None:
         self._assumed.pop(key, None)

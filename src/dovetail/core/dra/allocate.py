@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allocation of a pod's claims on a node, or the reason why there is none.
 
-Rules: if any of the free devices will do, and no claim joins them with others, the best linked ones are looked up; else
-they are searched for (`search`).
+Rules: if any of the free devices will do, the best linked ones are looked up; else they are searched for (`search`).
 If our search takes too long, the one in upstream's order may find an allocation sooner.
 """
 
@@ -10,11 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import PERMILLE, choices
 from dovetail.core.dra.asks import DeviceView, RequestFault
+from dovetail.core.dra.joins import free_pairs, in_pairs
 from dovetail.core.dra.kinds import DeviceKind, bits
-from dovetail.core.dra.search import DeviceSearch, Pick, SearchEnded, Taken
+from dovetail.core.dra.search import DeviceSearch, Pick, SearchEnded, Taken, lost_pairs
 
 
 class AllocationOutcome(NamedTuple):
@@ -35,7 +37,7 @@ def allocate(view: DeviceView, taken: Taken) -> AllocationOutcome:
     """The allocation of the view's claims beside `taken`."""
     if view.fault is not None:
         return AllocationOutcome(None, taken, fault=view.fault)
-    if view.plain and not view.kind.joins and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
+    if view.plain and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
         return _plain(view, taken)
     try:
         search = _search(view, taken)
@@ -82,12 +84,15 @@ def _plain(view: DeviceView, taken: Taken) -> AllocationOutcome:
         )
     chosen = 0
     if kind.layout is not None and free & ~kind.whole_gpus == 0:
-        gpus = choices(kind.layout).choose(kind.gpus_of(bits(free)), count)
+        own = kind.gpus_of(bits(free))
+        gpus = _joinable(view, taken, own) if view.joins else choices(kind.layout).choose(own, count)
         chosen = sum(1 << bit for bit in bits(free) if gpus >> kind.gpus[bit] & 1)
-    rest = free
+    rest = free & ~chosen
     while chosen.bit_count() < count:
-        chosen |= rest & -rest
-        rest &= rest - 1
+        losing, beside = in_pairs([*free_pairs(view.joins, taken.whole | chosen)])
+        best = rest & ~beside or rest & ~losing or rest
+        chosen |= best & -best
+        rest = free & ~chosen
     dealt = iter(bits(chosen))
     picks = tuple(
         tuple(Pick(one.request, next(dealt), None) for (one,) in requests for _ in range(one.count))
@@ -95,6 +100,16 @@ def _plain(view: DeviceView, taken: Taken) -> AllocationOutcome:
     )
     after = taken._replace(whole=taken.whole | chosen)
     return AllocationOutcome(picks, after, (free ^ chosen).bit_count(), closeness(kind, kind.gpus_of(bits(chosen))))
+
+
+def _joinable(view: DeviceView, taken: Taken, free: int) -> int:
+    """The best of the `free` GPUs of the layout, as the search orders sets."""
+    assert view.kind.layout is not None
+    sets = sets_of(view.kind.layout)
+    masks = sets.masks[(sets.size == view.count) & (sets.masks & ~free == 0)]
+    lost = lost_pairs(view, masks, taken.whole)
+    order = np.lexsort((masks, -sets.worth[free ^ masks], -sets.quality[masks], lost, -sets.mbps[masks]))
+    return int(masks[order[0]])
 
 
 def _why_not(view: DeviceView, taken: Taken) -> str:

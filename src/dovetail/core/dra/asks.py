@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from dovetail.core.dra.capacity import CapacityError, Draw, draw_of
+from dovetail.core.dra.joins import Join
 from dovetail.core.dra.kinds import DeviceKind, DeviceProfile, Kinds
 from dovetail.core.dra.selectors import Compile, CompiledSelector
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest, DeviceTaint
@@ -81,12 +82,14 @@ class ClaimAsk(Struct, frozen=True, eq=False):
 
 class Ask(Struct, frozen=True, eq=False):
     """`missing` is a message about a class that does not exist. `broken` is a message about an expression that does not
-    compile and so keeps every alternative of a request from any device. "" for none."""
+    compile and so keeps every alternative of a request from any device. "" for none. `joined`: devices that claims can
+    join with others are left to these."""
 
     number: int
     claims: tuple[ClaimAsk, ...]
     missing: str
     broken: str
+    joined: bool
 
 
 class RequestOption(Struct, frozen=True, eq=False):
@@ -117,6 +120,8 @@ class DeviceView(Struct, frozen=True, eq=False):
     ordered: bool
     equivalence: tuple[int, ...]
     """By device: devices with equal numbers are equivalent for the ask; where one does not fit, no other does."""
+    joins: tuple[Join, ...]
+    """Those with devices of which the ask wants none, where claims of the cluster join devices."""
 
 
 class Asks:
@@ -127,10 +132,12 @@ class Asks:
         self._classes = classes
         self._compile = compile
         self._tests: dict[str, Test] = {}
-        self._asks: dict[tuple[ClaimSpec, ...], Ask] = {}
+        self._asks: dict[tuple[bool, tuple[ClaimSpec, ...]], Ask] = {}
         self._views: dict[tuple[int, int], DeviceView] = {}
         self._version = 0
         self._made = 0
+        self.joined = False
+        """Whether claims of the cluster join devices by their root (`joins`); asks that were made otherwise differ."""
         self._characters = 0
         """The length of all expressions that are kept."""
 
@@ -140,14 +147,14 @@ class Asks:
         self._views.clear()
 
     def of(self, specs: tuple[ClaimSpec, ...]) -> Ask:
-        ask = self._asks.get(specs)
+        ask = self._asks.get((self.joined, specs))
         if ask is None:
             if len(self._asks) >= _REMEMBERED or self._characters > _MOST_CHARACTERS:
                 self.forget()
                 self._tests.clear()
                 self._kinds.forget()
                 self._characters = 0
-            ask = self._asks[specs] = self._new(specs)
+            ask = self._asks[self.joined, specs] = self._new(specs)
         return ask
 
     def _new(self, specs: tuple[ClaimSpec, ...]) -> Ask:
@@ -169,7 +176,7 @@ class Asks:
             (test.selector.reads for test in tests if test.selector is not None),
             (rule.attribute for claim in claims for rule in claim.rules),
         )
-        return Ask(self._made, claims, missing, _broken(claims))
+        return Ask(self._made, claims, missing, _broken(claims), self.joined)
 
     def _claim(self, spec: ClaimSpec) -> ClaimAsk:
         rules = tuple(RequestRule(one.match or one.distinct, bool(one.distinct)) for one in spec.constraints)
@@ -258,6 +265,9 @@ def view_of(ask: Ask, kind: DeviceKind) -> DeviceView:
         count=sum(one.count for one in options),
         ordered=any(one.faults for one in exact) or any(one.rules for one in options if one.every),
         equivalence=_equivalence(ask, kind),
+        joins=tuple(
+            one for one in kind.joins if ask.joined and not any(option.fitting & one.others for option in options)
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.dra.types import Device
+from dovetail.core.dra.types import ClaimSpec, Device
 
 _COUNT_BITS = 8
 """Wide enough for the GPUs of a node that has a layout, at each of their roots."""
@@ -34,6 +34,10 @@ class FreePairs(NamedTuple):
     own: int
     free: int
     others: int
+
+
+def joins_devices(spec: ClaimSpec) -> bool:
+    return any(one.match == PCIE_ROOT for one in spec.constraints)
 
 
 def joins_of(

@@ -148,9 +148,10 @@ class Kinds:
         return any(not before and self._is_requested(name) for name, before in known)
 
     def forget(self) -> None:
-        """Drop the attributes that were read: no request reads them now. Existing kinds are then finer than needed."""
+        """Drop the attributes that were read: no request reads them now. Existing kinds are then finer than needed.
+        The root is kept: whether claims join devices is known from all claims, also those that nobody asks for now."""
         self._read.clear()
-        self._compared.clear()
+        self._compared &= {PCIE_ROOT}
         self._everything = False
 
     def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> DeviceKind:

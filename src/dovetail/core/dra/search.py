@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.dra.asks import MOST_RESULTS, DeviceView, RequestFault, RequestOption
@@ -95,9 +96,6 @@ class DeviceSearch:
         self.blocked = sum(1 << bit for bit in bits(kind.partitioned) if overdrawn[kind.pool_of[bit]])
         every = [(claim, request) for claim, requests in enumerate(view.claims) for request in range(len(requests))]
         self.order = every if only is None else [only]
-        options = [option for requests in view.claims for options in requests for option in options]
-        self.joins = [one for one in kind.joins if not any(option.fitting & one.others for option in options)]
-        """Those with devices of which the pod asks for none."""
         self.dead: set[object] = set()
         """The states from which the remaining requests could not be served."""
 
@@ -183,11 +181,9 @@ class DeviceSearch:
         for gpu, bit in device.items():
             if self.kind.conditional >> bit & 1:
                 conditional += masks >> gpu & 1
-        pairs = free_pairs(self.joins, self.taken.whole | self.whole)
-        lost, mbps = lost_by(masks, pairs, lambda own: self.kind.gpus_of(bits(own))), sets.mbps[masks | self.gpus]
-        order = np.lexsort(
-            (masks, -sets.worth[free ^ masks], -sets.quality[masks | self.gpus], lost, -mbps, conditional)
-        )
+        lost = lost_pairs(self.view, masks, self.taken.whole | self.whole)
+        mbps, quality = sets.mbps[masks | self.gpus], sets.quality[masks | self.gpus]
+        order = np.lexsort((masks, -sets.worth[free ^ masks], -quality, lost, -mbps, conditional))
         tried = set()
         for mask in masks[order].tolist():
             chosen = [device[gpu] for gpu in bits(mask)]
@@ -323,7 +319,7 @@ class DeviceSearch:
             fitting = sum(1 << bit for bit in parts if self._has_counters(bit))
             sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
 
-        losing, beside = in_pairs([*free_pairs(self.joins, self.taken.whole | self.whole)])
+        losing, beside = in_pairs([*free_pairs(self.view.joins, self.taken.whole | self.whole)])
 
         def key(bit: int) -> tuple[int, int, tuple[int, ...], int, int, int]:
             left = 0
@@ -383,6 +379,11 @@ class DeviceSearch:
             lost += _PERCENT * (card.loss(taken, bit) or 0) // max(card.most, 1)
             taken |= 1 << bit
         return lost
+
+
+def lost_pairs(view: DeviceView, masks: NDArray[np.int64], taken: int) -> NDArray[np.int64]:
+    """`lost_by` for sets of GPUs of the view's layout, beside the `taken` devices."""
+    return lost_by(masks, free_pairs(view.joins, taken), lambda own: view.kind.gpus_of(bits(own)))
 
 
 def _added(held: Draw | None, draw: Draw) -> Draw:
