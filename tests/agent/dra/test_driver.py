@@ -25,8 +25,9 @@ from dovetail.agent.dra.publishing import SlicePublisher
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.machine.host import Host
-from dovetail.agent.plugin.job_network import EXPLANATION, JobNetwork
+from dovetail.agent.plugin.job_network import EXPLANATION, REASON, JobNetwork
 from dovetail.agent.plugin.nccl_conf import NcclFiles
+from dovetail.agent.publish.pod_events import PodEvent
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
@@ -132,8 +133,13 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_claims_of_one_call_are_known_to_what_their_containers_get_for_their_network(bench: Bench) -> None:
     pods = Allocations(bench.client, "n1")
-    network = JobNetwork(NcclFiles(bench.folders.plugin), lambda: machine(*FOUR), lambda: ON, lambda event: None)
-    bench.driver.join(ClaimNetworks(network, pods))
+    events: list[PodEvent] = []
+    config = ON
+
+    def network() -> JobNetwork:
+        return JobNetwork(NcclFiles(bench.folders.plugin), lambda: machine(*FOUR), lambda: config, events.append)
+
+    bench.driver.join(ClaimNetworks(network(), pods))
     await bench.update()
     calls = [bench.claim(name, device) for name, device in (("left", "gpu-2"), ("right", "gpu-3"))]
     names = [{"name": name, "resourceClaimName": name} for name in ("left", "right")]
@@ -151,6 +157,17 @@ async def test_claims_of_one_call_are_known_to_what_their_containers_get_for_the
         (device,) = record.devices
         explained = dict(device.network.env)[EXPLANATION]
         assert "NCCL_SOCKET_IFNAME==eth0" in explained
+    assert {one.reason for one in events} == {REASON}
+    # Prepared without, and again by a kubelet that has restarted: the containers get nothing, and no Event says they do.
+    assert await bench.unprepare(*calls) == ["", ""]
+    events.clear()
+    config = Config()
+    assert [one.error for one in await bench.prepare(*calls)] == ["", ""]
+    config, before = ON, bench.driver._prepared.records
+    await bench.restart()
+    bench.driver.join(ClaimNetworks(network(), pods))
+    assert [one.error for one in await bench.prepare(*calls)] == ["", ""]
+    assert (events, bench.driver._prepared.records) == ([], before)
 
 
 async def test_the_kubelet_finds_the_driver_and_what_it_serves(bench: Bench) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.agent.kubelet import allocations
 from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.bound_pods import DEVICES, BoundPod, parts_of
 from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.nodes import instances
 from dovetail.kube.objects.pods_on_node import PodOnNode
@@ -152,6 +154,32 @@ async def test_what_a_read_shows_before_the_watch_is_forgotten_once_it_has_ended
             playground.store.put_raw("pods", fake_kubelet.pod("next", {GPU: 1}, uid="next"))
             await until(lambda: [one.name for one in chosen.pods] == ["next"])
             watching.cancel()
+
+
+async def test_calls_for_many_pods_share_a_read_that_began_after_them(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet prepares claims of different pods at the same time."""
+    reads, gate = 0, asyncio.Event()
+
+    async def counted(*given: Any, **more: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        await gate.wait()
+        return await list_all(*given, **more)
+
+    monkeypatch.setattr(allocations, "list_all", counted)
+    async with Client(ClusterConfig(playground.url)) as client:
+        chosen = Allocations(client, "n1", wait_s=1000.0)
+        first = [asyncio.create_task(chosen.pods_known([f"u{at}", f"not-{at}"])) for at in range(30)]
+        await until(lambda: reads == 1)
+        later = asyncio.create_task(chosen.pods_known(["later"]))
+        for at in range(30):
+            playground.store.put_raw("pods", fake_kubelet.pod(f"p{at}", {GPU: 1}, uid=f"u{at}"))
+        gate.set()
+        found = [[one.name for one in pods] for pods in await asyncio.gather(*first)]
+        assert (found, reads) == ([[f"p{at}"] for at in range(30)], 1)
+        assert (await later, reads) == ([], 2)
 
 
 async def test_a_read_that_shows_no_pod_ends_the_wait(playground: Playground) -> None:

@@ -46,11 +46,10 @@ class ClaimNetworks:
         pods = [one for one in claim.status.reserved_for if one.resource == "pods"]
         owners = {owner.uid for owner in claim.metadata.owner_references}
         if len(pods) != 1 or pods[0].uid not in owners:
-            for one in pods:
-                if (shared := await self._pods.pod_known(one.uid)) is not None:
-                    self._network.lacks(shared, gpus, f"further pods can use the claim {claim.metadata.name}")
+            for shared in await self._pods.pods_known([one.uid for one in pods]):
+                self._network.lacks(shared, gpus, f"further pods can use the claim {claim.metadata.name}")
             return tuple(wanted)
-        pod = await self._pods.pod_known(pods[0].uid)
+        pod = next(iter(await self._pods.pods_known([pods[0].uid])), None)
         if pod is None:
             name = f"{claim.metadata.namespace}/{pods[0].name}"
             log.warning("%s gets nothing for its network: no pod of this node has the uid %s", name, pods[0].uid)

@@ -265,8 +265,9 @@ class DraDriver:
         wanted: tuple[WantedClaim, ...],
         called: Iterable[tuple[ConfiguredClaim, tuple[WantedClaim, ...]]],
     ) -> tuple[WantedClaim, ...]:
-        """The devices with what their containers get for their network. `called` are the claims of this call."""
-        if self._networks is None:
+        """The devices with what their containers get for their network. `called` are the claims of this call. For a
+        claim that stays as it was prepared nothing is worked out, and no Event says what is not so."""
+        if self._networks is None or await self._do(partial(self._prepared.keeps, claim.metadata.uid, wanted)):
             return wanted
         claims: dict[tuple[str, str], Devices] = {
             (record.namespace, record.name): record.devices for record in self._prepared.records.values()

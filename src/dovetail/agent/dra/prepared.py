@@ -180,7 +180,7 @@ class Prepared:
         """Prepare a claim. Raises FAILURES; then nothing is prepared, or the record has what could not be undone."""
         record = self._records.get(uid)
         if record is not None:
-            if record.complete and _asks(record) == _asked(wanted) and self._intact(record):
+            if self.keeps(uid, wanted):
                 self._write(record)
                 return record
             self._undo(record)
@@ -205,6 +205,11 @@ class Prepared:
                 self._undo(replace(self._records[uid], devices=tuple(left)))
             raise
         return record
+
+    def keeps(self, uid: str, wanted: Sequence[WantedClaim]) -> bool:
+        """Whether the claim is prepared with these devices, so that it stays as it is."""
+        record = self._records.get(uid)
+        return record is not None and record.complete and _asks(record) == _asked(wanted) and self._intact(record)
 
     def unprepare(self, uid: str) -> None:
         """Undo a claim, if it is prepared. Raises FAILURES."""

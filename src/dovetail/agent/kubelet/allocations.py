@@ -22,6 +22,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
@@ -63,6 +65,9 @@ class Allocations:
         self._ahead: dict[str, tuple[Key, int]] = {}
         """The pods, by uid, that a read has shown before the watch, with the version of the read."""
         self._pods: dict[str, BoundPod] = {}
+        self._reading = asyncio.Lock()
+        self._read_s = -math.inf
+        """When the last read began that was answered, by the monotonic clock."""
         self._changed = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -138,10 +143,10 @@ class Allocations:
         pod.serve(resource, size)
         return pod
 
-    async def pod_known(self, uid: str) -> BoundPod | None:
-        """The pod, as soon as it is known; None if no pod of this node has the uid."""
-        await self._known(lambda: uid in self._pods)
-        return self._pods.get(uid)
+    async def pods_known(self, uids: Collection[str]) -> list[BoundPod]:
+        """The pods with these uids, as soon as all are known, without those that are not on this node."""
+        await self._known(lambda: all(uid in self._pods for uid in uids))
+        return [self._pods[uid] for uid in uids if uid in self._pods]
 
     async def asker_known(self, resource: str, parts: Collection[str], preferred: BoundPod | None) -> None:
         """Return when `askers` has the pod for which Allocate is called now, or cannot have it."""
@@ -154,21 +159,32 @@ class Allocations:
 
     async def _known(self, known: Callable[[], bool]) -> None:
         """Return when it is so, or no pod that the kubelet can have seen makes it so; after `wait_s` at the latest."""
+        asked_s = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_READ_AFTER_S):
                         await self._changes_until(known)
-                if not known() and not await self._read():
+                if not known() and not await self._read(asked_s):
                     await self._changes_until(known)
 
     async def _changes_until(self, known: Callable[[], bool]) -> None:
         while not known():
             await self._changed.wait()
 
-    async def _read(self) -> bool:
-        """Read the node's pods from the API server, and add those that the watch has not shown yet. Returns whether it
-        answered."""
+    async def _read(self, asked_s: float) -> bool:
+        """Have the node's pods as they were at `asked_s` or later: one read at a time, for all who asked before it
+        began. Returns whether the API server answered."""
+        async with self._reading:
+            if self._read_s < asked_s:
+                began_s = time.monotonic()
+                if not await self._read_pods():
+                    return False
+                self._read_s = began_s
+        return True
+
+    async def _read_pods(self) -> bool:
+        """Add the node's pods that the watch has not shown yet. Returns whether the API server answered."""
         try:
             listing = await list_all(self._client, PODS, PodOnNode, params=self._params)
         except KubeError as error:
