@@ -19,13 +19,15 @@ from tests.cli.test_one_name import pod
 SET, LACKS = "set NCCL_SOCKET_IFNAME==eth0 (the pod network)", "no variables were set: [red]not known[/red]"
 
 
-def event(of: str, note: str, reason: str = "NetworkEnvironmentSet", by: str = "dovetail.dev/agent") -> Document:
+def event(
+    of: str, note: str, reason: str = "NetworkEnvironmentSet", by: str = "dovetail.dev/agent", uid: str = ""
+) -> Document:
     kind = "Normal" if reason.endswith("Set") else "Warning"
     return {
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
-        "metadata": {"name": f"{of}.{reason.lower()}", "namespace": "team-a"},
+        "metadata": {"name": f"{of}.{reason.lower()}{uid}", "namespace": "team-a"},
         "eventTime": "2026-11-21T22:00:00.000000Z", "reportingController": by, "reportingInstance": "gpu-1",
-        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "team-a", "name": of},
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "team-a", "name": of, "uid": uid or f"uid-{of}"},
         "reason": reason, "action": "Allocating", "type": kind, "note": note,
     }  # fmt: skip
 
@@ -40,6 +42,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for one in (
             event("train-a", SET), event("train-b", SET), event("train-b", LACKS, "NetworkEnvironmentLacking"),
             event("train-a", "XID 79", "GPUError"), event("other", "forged", "NetworkEnvironmentWrong", by="another"),
+            event("train-a", "of an earlier pod", "NetworkEnvironmentWrong", uid="uid-earlier"),
         ):  # fmt: skip
             found.put(one)
         yield found.config

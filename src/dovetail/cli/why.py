@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import click
@@ -84,11 +85,16 @@ def _with_network(answers: tuple[AnyWhy, ...], source: ClusterSource) -> tuple[A
         events = run(work, source.config.server, small=True)
     except click.ClickException:
         return answers
-    notes = tuple(NetworkNote(f"{namespace}/{one.regarding.name}", one.type == "Warning", one.note) for one in events)
-    return tuple(
-        replace(one, network=tuple(note for note in notes if note.pod in one.bound)) if isinstance(one, Why) else one
-        for one in answers
-    )
+
+    def notes(why: Why) -> Iterator[NetworkNote]:
+        """A pod may have the name of an earlier one; a scheduler of an earlier version does not tell the uids."""
+        uids = dict(zip_longest(why.bound, why.bound_uids))
+        for event in events:
+            pod = f"{namespace}/{event.regarding.name}"
+            if pod in uids and uids[pod] in (None, event.regarding.uid):
+                yield NetworkNote(pod, event.type == "Warning", event.note)
+
+    return tuple(replace(one, network=tuple(notes(one))) if isinstance(one, Why) else one for one in answers)
 
 
 def _with_engines(answers: Sequence[AnyWhy], access: PrometheusAccess) -> tuple[AnyWhy, ...]:

@@ -69,10 +69,10 @@ def explain(
     named = [one for one in job.pods if one.key == key and kind != JOB]
     pod = (*named, *job.waiting, *job.pods)[0]
     queue = state.shares.pod_queues.of(pod) if pod.managed else ""
-    bound = tuple(islice((one.key for each in jobs for one in each.pods if one.node), _MOST_BOUND))
+    bound = tuple(islice((one for each in jobs for one in each.pods if one.node), _MOST_BOUND))
     answer = Why(
         pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue, lease=_lease(state, pod),
-        bound=bound,
+        bound=tuple(one.key for one in bound), bound_uids=tuple(one.uid for one in bound),
     )  # fmt: skip
     if pod.node:
         return _with_gpus(state, pod, replace(answer, state="Bound", node=pod.node))

@@ -103,8 +103,9 @@ class Why(Struct, frozen=True):
     if these are why it waits, for others. `hints` name what is similar to a name that does not exist. `lease` is the
     one that the pod names. `granted` is what a request for a lease has from its start on, in words. `all_reduce` is
     what its job can expect where it is or will be; None where that is not known. `bound` are the first pods of all that
-    has the name that are on nodes. `engines` is the load of the inference engines in them, None where their metrics
-    were not read. `network` is what their containers got for their network, None where the Events were not read."""
+    has the name that are on nodes, `bound_uids` their uids. `engines` is the load of the inference engines in them,
+    None where their metrics were not read. `network` is what their containers got for their network, None where the
+    Events were not read."""
 
     pod: str
     state: str
@@ -135,6 +136,7 @@ class Why(Struct, frozen=True):
     granted: str = ""
     all_reduce: AllReduce | None = None
     bound: tuple[str, ...] = ()
+    bound_uids: tuple[str, ...] = ()
     engines: tuple[EngineLoad, ...] | None = None
     network: tuple[NetworkNote, ...] | None = None
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import yaml
 from msgspec.structs import replace
 
+from dovetail.agent.cdi import CLAIM_KIND, Edits, specification
 from dovetail.agent.kubelet.container_networks import ContainerNetwork, networks_of
 from dovetail.agent.machine.host import Host
 from dovetail.agent.machine.sysfs import HostInterface
+from dovetail.agent.plugin.job_network import EXPLANATION
 from dovetail.agent.plugin.network_environment import can_use_rdma, environment, summary
 from dovetail.kube.objects.pods_on_node import PodOnNode
 from tests.agent.agents import uuid
@@ -150,6 +153,15 @@ def test_interfaces_of_further_networks_are_not_judged_and_those_of_the_node_are
     assert not wrong(machine(*FOUR), {"NCCL_SOCKET_IFNAME": "net1"}, replace(POD, further_networks=True))
     assert not wrong(machine(*FOUR), {"NCCL_SOCKET_IFNAME": "ib-mlx5_1"}, NODE)
     assert "interface of the node" in wrong(machine(*FOUR), {"NCCL_SOCKET_IFNAME": "eth0"}, NODE)
+
+
+@pytest.mark.parametrize("character", ["\x7f", "\x80", "\n"])
+def test_a_value_with_control_characters_leaves_a_specification_that_runtimes_can_read(character: str) -> None:
+    """They read it as YAML; without it the container would not start."""
+    made = environment(machine(*FOUR), [uuid(0)], replace(POD, own={"NCCL_IB_HCA": f"a{character}"}), rdma=False)
+    document = specification(CLAIM_KIND, {"x": Edits(env=((EXPLANATION, summary(made)),))})
+    text = yaml.safe_load(msgspec.json.encode(document))["devices"][0]["containerEdits"]["env"][0]
+    assert "NCCL_IB_HCA=a? names no" in text
 
 
 def test_a_long_value_is_cut_where_it_is_reported() -> None:

@@ -198,7 +198,9 @@ def _matches(value: str, there: set[str]) -> bool:
 
 
 def _shown(name: str, value: str) -> str:
-    return f"{name}={value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + '...'}"
+    cut = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
+    # A container runtime reads CDI specifications as YAML, which some characters would make unreadable.
+    return f"{name}={''.join(one if one.isprintable() else '?' for one in cut)}"
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

@@ -20,6 +20,7 @@ _ATTEMPTS = Attempts(timeout_s=5.0, retries=0)
 
 class _Regarding(Wire, frozen=True):
     name: str = ""
+    uid: str = ""
 
 
 class NetworkEvent(Wire, frozen=True):
