@@ -139,7 +139,6 @@ class Claims:
             if self._asks.joined:
                 self.offers.kinds.read((), (PCIE_ROOT,))
             self._nodes.amounts_journal.extend(self.offers.places)
-            self._nodes.devices_journal.extend(self.offers.places)
 
     def _forget_assumed(self, key: str) -> None:
         self._assumed.pop(key, None)
