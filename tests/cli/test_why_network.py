@@ -70,6 +70,15 @@ def test_pods_of_a_job_with_the_same_are_one_sentence_and_text_is_no_markup(conf
     assert "XID" not in text
 
 
+def test_events_beyond_the_first_page_are_read(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.kube.reading import network_events
+
+    monkeypatch.setattr(network_events, "_PAGE", 2)
+    assert len(network(config, "job/train")) == 3
+    monkeypatch.setattr(network_events, "_PAGES", 1)
+    assert len(network(config, "job/train")) < 3
+
+
 def test_without_the_events_the_rest_is_shown(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.kube.reading import network_events
 
