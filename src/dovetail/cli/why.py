@@ -87,7 +87,7 @@ def _with_network(answers: tuple[AnyWhy, ...], source: ClusterSource) -> tuple[A
         return answers
 
     def notes(why: Why) -> Iterator[NetworkNote]:
-        """A pod may have the name of an earlier one; a scheduler of an earlier version does not tell the uids."""
+        """A pod may have the name of an earlier one; a scheduler of an earlier version does not return the uids."""
         uids = dict(zip_longest(why.bound, why.bound_uids))
         for event in events:
             pod = f"{namespace}/{event.regarding.name}"

@@ -158,7 +158,7 @@ async def test_claims_of_one_call_are_known_to_what_their_containers_get_for_the
         explained = dict(device.network.env)[EXPLANATION]
         assert "NCCL_SOCKET_IFNAME==eth0" in explained
     assert {one.reason for one in events} == {REASON}
-    # Prepared without, and again by a kubelet that has restarted: containers get nothing, and no Event says they do.
+    # Prepared without, and again by a kubelet that has restarted: containers get nothing, and no Event reports it.
     assert await bench.unprepare(*calls) == ["", ""]
     events.clear()
     config = Config()

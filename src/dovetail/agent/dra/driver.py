@@ -266,7 +266,7 @@ class DraDriver:
         called: Iterable[tuple[ConfiguredClaim, tuple[WantedClaim, ...]]],
     ) -> tuple[WantedClaim, ...]:
         """The devices with what their containers get for their network. `called` are the claims of this call. For a
-        claim that stays as it was prepared nothing is worked out, and no Event says what is not so."""
+        claim that stays as it was prepared nothing is worked out, and no Event is written."""
         if self._networks is None or await self._do(partial(self._prepared.keeps, claim.metadata.uid, wanted)):
             return wanted
         claims: dict[tuple[str, str], Devices] = {

@@ -173,7 +173,7 @@ class Allocations:
             await self._changed.wait()
 
     async def _read(self, asked_s: float) -> bool:
-        """Have the node's pods as they were at `asked_s` or later: one read at a time, for all who asked before it
+        """Have the node's pods as they were at `asked_s` or later: one read at a time, for all calls from before it
         began. Returns whether the API server answered."""
         async with self._reading:
             if self._read_s < asked_s:
