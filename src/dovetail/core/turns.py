@@ -13,8 +13,8 @@ Rules
 - An instance that is awake stays so until another wants its room, and for `least_awake_ms` in any case: so an instance
   wakes at most once in that time, whatever is asked for. A time of waking that is still to come counts as long ago.
 - The instances that have been awake for longest are put to sleep, and no more of them than have to be.
-- More than the room is awake only where an engine started or woke by itself. Then instances sleep at once. One that slept
-  when it answered last, and does not answer now, puts none to sleep.
+- More than the room is awake only where an engine started or woke by itself. Then instances sleep at once. One that
+  slept when it answered last, and does not answer now, puts none to sleep.
 - Nothing wakes before those that make room for it are known to sleep.
 There is no clock here.
 """
@@ -44,8 +44,8 @@ _HOLDS_NOTHING = (EngineState.ASLEEP, EngineState.NOT_STARTED)
 
 class TurnTaker(Struct, frozen=True):
     """An instance on these GPUs. `extra_mib` is what it has more of each while it is awake. `awake_ms` is since when it
-    is awake (0: not known, long ago), `wanted_ms` since when it wants to be (0: it does not). `slept`: it does not answer,
-    and slept when it did last."""
+    is awake (0: not known, long ago), `wanted_ms` since when it wants to be (0: it does not). `slept`: it does not
+    answer, and slept when it did last."""
 
     name: str
     gpus: tuple[str, ...]

@@ -4,6 +4,7 @@ is refused that has room. The oracle is the definition, over all sets of instanc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
+from dovetail.core.cluster.awake_rooms import AwakeRooms
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict, Hold
 from dovetail.core.devices.gpu_sharing import Sharing
@@ -148,6 +150,21 @@ def test_no_more_pods_are_evicted_for_an_instance_than_its_room_needs() -> None:
     assert most_mib([*rest, high]) <= MEMORY_MIB
     assert all(most_mib([*rest, high, there[uid]]) > MEMORY_MIB for uid in evicted)
     assert state.cluster.check() == []
+
+
+def test_the_audit_finds_a_room_that_no_instance_needs() -> None:
+    state = of(node())
+    place(state, instance("a", 8, 1))
+    state.cluster.nodes.awake_rooms.add("others", 0, 0, 5)
+    assert state.cluster.check() == ["room of others on GPU 0 of slot 0: 5 but 0 is true"]
+
+
+@pytest.mark.parametrize("slots", [range(3), range(2, 3), range(40), [2, 0], []])
+def test_rooms_are_those_of_the_slots_that_are_asked_for(slots: Sequence[int]) -> None:
+    rooms = AwakeRooms()
+    for group, slot, gpu, extra in (("a", 0, 1, 5), ("a", 2, 0, 3), ("a", 2, 0, 4), ("b", 2, 1, 9), ("a", 50, 0, 7)):
+        rooms.add(group, slot, gpu, extra)
+    assert rooms.rooms("a", 2, slots).T.tolist() == [[rooms.room("a", slot, gpu) for gpu in range(2)] for slot in slots]
 
 
 @st.composite
