@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
@@ -109,6 +110,19 @@ def test_where_the_memory_of_each_client_is_limited_the_equal_part_must_be_enoug
     mps = Sharing(SHARED_GPU, 1, 2, "memory")
     assert place(of(node(sharing=mps)), *[instance(uid, 5, 1) for uid in "abc"]) == ["a", "b"]
     assert place(of(node(sharing=mps)), instance("a", 6, 1)) == []
+
+
+def test_who_waits_is_tried_again_when_the_room_of_its_group_is_on_another_gpu() -> None:
+    state = of(node(sharing=Sharing(SHARED_GPU, 2, 8)))
+    a, b, plain = instance("a", 6, 1), instance("b", 6, 1, "others"), instance("plain", 2, 0)
+    first = [replace(pod, node="n", bound_ms=1, devices=(gpu,)) for pod, gpu in ((a, 0), (b, 1), (plain, 0))]
+    step(state, [ev.PodChanged(pod) for pod in first], 0)
+    assert place(state, instance("waits", 9, 4)) == []
+    # The kubelet gave them each other's GPU: as much is left of both as before.
+    swapped = [replace(pod, devices=(1 - (pod.devices or (0,))[0],)) for pod in first[:2]]
+    decisions = step(state, [ev.PodChanged(pod) for pod in swapped], 1)
+    assert [d.uid for d in decisions if isinstance(d, Bind)] == ["waits"]
+    assert state.cluster.check() == []
 
 
 @pytest.mark.parametrize("asleep", [1, MEMORY_MIB])
