@@ -112,7 +112,7 @@ def test_where_the_memory_of_each_client_is_limited_the_equal_part_must_be_enoug
     assert place(of(node(sharing=mps)), instance("a", 6, 1)) == []
 
 
-def test_who_waits_is_tried_again_when_the_room_of_its_group_is_on_another_gpu() -> None:
+def test_a_pod_that_waits_is_tried_again_when_the_room_of_its_group_is_on_another_gpu() -> None:
     state = of(node(sharing=Sharing(SHARED_GPU, 2, 8)))
     a, b, plain = instance("a", 6, 1), instance("b", 6, 1, "others"), instance("plain", 2, 0)
     first = [replace(pod, node="n", bound_ms=1, devices=(gpu,)) for pod, gpu in ((a, 0), (b, 1), (plain, 0))]
