@@ -93,6 +93,16 @@ def test_two_that_woke_by_themselves_are_reduced_to_one_at_once() -> None:
     assert at(10, *both, one("c", ASLEEP, 1, wanted_ms=1)).wake == ()
 
 
+@pytest.mark.parametrize("state", [SWITCHING, LOST])
+def test_an_engine_that_slept_and_does_not_answer_puts_none_to_sleep_and_keeps_others_asleep(
+    state: EngineState,
+) -> None:
+    silent, awake = one("a", state, slept=True), one("b", AWAKE, awake_ms=1)
+    assert at(100, silent, awake) == TurnDecision()
+    assert at(100, silent, replace(awake, state=ASLEEP, awake_ms=0, wanted_ms=1)).wake == ()
+    assert at(100, replace(silent, slept=False), awake).sleep == ("b",)
+
+
 def test_a_clock_that_was_set_back_lengthens_no_turn() -> None:
     assert at(10, one("a", AWAKE, awake_ms=9_000_000), one("b", ASLEEP, wanted_ms=1)).sleep == ("a",)
 

@@ -20,7 +20,7 @@ async def some() -> AsyncIterator[World]:
         yield found
 
 
-async def two(some: World, kind: str = "vllm") -> None:
+async def two(some: World, kind: str = "vllm", wants: bool = True) -> None:
     """`a` is awake, `b` sleeps and wants to be awake."""
     some.add("b", kind)
     some.engines["b"].parts, some.engines["b"].paused = set(), True
@@ -29,7 +29,8 @@ async def two(some: World, kind: str = "vllm") -> None:
     some.annotate("b", "dovetail.dev/turn", "asleep 2026-06-01T00:00:00Z")
     some.add("a", kind)
     await some.passes()
-    some.want("b")
+    if wants:
+        some.want("b")
 
 
 @pytest.mark.parametrize(("kind", "sleep", "wake"), [
@@ -86,6 +87,16 @@ async def test_an_engine_that_does_not_report_what_it_does_counts_as_awake(
     await some.passes(12)
     assert some.states()["a"] == "lost"
     assert some.engines["b"].calls == [] and some.card.most == 75
+
+
+async def test_an_engine_that_sleeps_and_does_not_answer_takes_no_turn_from_another(some: World) -> None:
+    await two(some, wants=False)
+    some.engines["b"].faults["is_sleeping"] = 503
+    await some.passes(9)
+    assert some.states() == {"a": "awake", "b": "lost"} and some.engines["a"].calls == []
+    some.engines["b"].faults.clear()
+    await some.passes()
+    assert some.states() == {"a": "awake", "b": "asleep"} and some.engines["a"].calls == []
 
 
 @pytest.mark.parametrize("path", ["wake_up", "collective_rpc"])

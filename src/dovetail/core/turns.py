@@ -13,7 +13,8 @@ Rules
 - An instance that is awake stays so until another wants its room, and for `least_awake_ms` in any case: so an instance
   wakes at most once in that time, whatever is asked for. A time of waking that is still to come counts as long ago.
 - The instances that have been awake for longest are put to sleep, and no more of them than have to be.
-- More than the room is awake only where an engine started or woke by itself. Then instances sleep at once.
+- More than the room is awake only where an engine started or woke by itself. Then instances sleep at once. One that
+  slept when it answered last, and does not answer now, puts none to sleep.
 - Nothing wakes before those that make room for it are known to sleep.
 There is no clock here.
 """
@@ -43,7 +44,8 @@ _HOLDS_NOTHING = (EngineState.ASLEEP, EngineState.NOT_STARTED)
 
 class TurnTaker(Struct, frozen=True):
     """An instance on these GPUs. `extra_mib` is what it has more of each while it is awake. `awake_ms` is since when it
-    is awake (0: not known, long ago), `wanted_ms` since when it wants to be (0: it does not)."""
+    is awake (0: not known, long ago), `wanted_ms` since when it wants to be (0: it does not). `slept`: it does not
+    answer, and slept when it did last."""
 
     name: str
     gpus: tuple[str, ...]
@@ -51,6 +53,7 @@ class TurnTaker(Struct, frozen=True):
     state: EngineState
     awake_ms: int = 0
     wanted_ms: int = 0
+    slept: bool = False
 
 
 class Waits(Struct, frozen=True):
@@ -80,6 +83,8 @@ class _Pass:
         self._all = sorted(instances, key=lambda one: one.name)
         self._rooms: dict[str, int] = {}
         self._used: Counter[str] = Counter()
+        self._slept: Counter[str] = Counter()
+        """The part of that of those that are not known to be awake either."""
         self._promised: Counter[str] = Counter()
         """Of each GPU, what those that wait have before later ones."""
         self._sleep: dict[str, TurnTaker] = {}
@@ -88,12 +93,13 @@ class _Pass:
                 self._rooms[gpu] = max(self._rooms.get(gpu, 0), one.extra_mib)
                 if one.state not in _HOLDS_NOTHING:
                     self._used[gpu] += one.extra_mib
+                    self._slept[gpu] += one.extra_mib if one.slept else 0
 
     def result(self) -> TurnDecision:
         wake, waits = list[str](), list[Waits]()
         for one in self._longest_awake():
             freed = self._freed()
-            if any(self._used[gpu] - freed[gpu] > self._rooms[gpu] for gpu in one.gpus):
+            if any(self._used[gpu] - self._slept[gpu] - freed[gpu] > self._rooms[gpu] for gpu in one.gpus):
                 self._sleep[one.name] = one
         asked = [one for one in self._all if one.wanted_ms and one.state in _HOLDS_NOTHING]
         line: list[TurnTaker] = []

@@ -236,7 +236,8 @@ class TurnGiver:
         wanted_ms = one.wanted_ms
         if state is EngineState.NOT_STARTED:
             wanted_ms = wanted_ms or max(one.created_ms, 1)
-        return TurnTaker(one.name, one.gpus, one.extra_mib, state, awake_ms, wanted_ms)
+        slept = one.record.step is TurnStep.ASLEEP and one.uid in self._silent_s
+        return TurnTaker(one.name, one.gpus, one.extra_mib, state, awake_ms, wanted_ms, slept)
 
     def _begin(self, one: Sleeper, work: Coroutine[object, object, None]) -> None:
         self._switching[one.uid] = asyncio.create_task(work)

@@ -61,6 +61,24 @@ def test_each_replica_is_an_equal_part_unless_the_pod_requests_another() -> None
     assert {one.share for one in by_mps["GPU-a"]} == {0.25}
 
 
+def test_pods_that_take_turns_hold_together_what_one_of_them_needs_awake_and_the_others_asleep() -> None:
+    needs = {"p": (72_000, 8_000), "q": (40_000, 8_000)}
+    pods = {("ns", name): NodePod("ns", name, (f"uid-{name}",), "", "", "", 0, *need) for name, need in needs.items()}
+    listed = (_held("p", "GPU-a::0"), _held("q", "GPU-a::1"), _held("p", "GPU-b::0"))
+    found = owners_of(listed, pods, DEVICES, {"GPU-a": 4, "GPU-b": 4})
+    # 8 GB each, and two thirds and one third of a room of 64 GB.
+    assert [round(one.share * 80_000) for one in found["GPU-a"]] == [50_667, 29_333]
+    assert [one.share for one in found["GPU-b"]] == [0.9]
+    by_mps = owners_of(listed, pods, DEVICES, {"GPU-a": 4, "GPU-b": 4}, by_mps={GPU})
+    assert {one.share for one in by_mps["GPU-a"]} == {0.25}
+
+
+def test_what_a_pod_needs_while_it_sleeps_is_read() -> None:
+    memory = {"dovetail.dev/gpu-memory": "60Gi", "dovetail.dev/gpu-memory-asleep": "2Gi"}
+    assert node_pod(_pod("p", **memory)).asleep_mib == 2048
+    assert node_pod(_pod("p", **memory | {"dovetail.dev/gpu-memory-asleep": "60Gi"})).asleep_mib == 0
+
+
 @pytest.mark.parametrize(
     ("id", "uuid", "replica"),
     [

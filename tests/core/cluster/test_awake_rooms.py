@@ -4,15 +4,18 @@ is refused that has room. The oracle is the definition, over all sets of instanc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
+from dovetail.core.cluster.awake_rooms import AwakeRooms
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict, Hold
 from dovetail.core.devices.gpu_sharing import Sharing
@@ -109,6 +112,19 @@ def test_where_the_memory_of_each_client_is_limited_the_equal_part_must_be_enoug
     assert place(of(node(sharing=mps)), instance("a", 6, 1)) == []
 
 
+def test_a_pod_that_waits_is_tried_again_when_the_room_of_its_group_is_on_another_gpu() -> None:
+    state = of(node(sharing=Sharing(SHARED_GPU, 2, 8)))
+    a, b, plain = instance("a", 6, 1), instance("b", 6, 1, "others"), instance("plain", 2, 0)
+    first = [replace(pod, node="n", bound_ms=1, devices=(gpu,)) for pod, gpu in ((a, 0), (b, 1), (plain, 0))]
+    step(state, [ev.PodChanged(pod) for pod in first], 0)
+    assert place(state, instance("waits", 9, 4)) == []
+    # The kubelet gave them each other's GPU: as much is left of both as before.
+    swapped = [replace(pod, devices=(1 - (pod.devices or (0,))[0],)) for pod in first[:2]]
+    decisions = step(state, [ev.PodChanged(pod) for pod in swapped], 1)
+    assert [d.uid for d in decisions if isinstance(d, Bind)] == ["waits"]
+    assert state.cluster.check() == []
+
+
 @pytest.mark.parametrize("asleep", [1, MEMORY_MIB])
 def test_an_instance_that_no_gpu_can_hold_awake_is_refused_for_good(asleep: int) -> None:
     state = of(node())
@@ -148,6 +164,21 @@ def test_no_more_pods_are_evicted_for_an_instance_than_its_room_needs() -> None:
     assert most_mib([*rest, high]) <= MEMORY_MIB
     assert all(most_mib([*rest, high, there[uid]]) > MEMORY_MIB for uid in evicted)
     assert state.cluster.check() == []
+
+
+def test_the_audit_finds_a_room_that_no_instance_needs() -> None:
+    state = of(node())
+    place(state, instance("a", 8, 1))
+    state.cluster.nodes.awake_rooms.add("others", 0, 0, 5)
+    assert state.cluster.check() == ["room of others on GPU 0 of slot 0: 5 but 0 is true"]
+
+
+@pytest.mark.parametrize("slots", [range(3), range(2, 3), range(40), [2, 0], []])
+def test_rooms_are_those_of_the_slots_that_are_asked_for(slots: Sequence[int]) -> None:
+    rooms = AwakeRooms()
+    for group, slot, gpu, extra in (("a", 0, 1, 5), ("a", 2, 0, 3), ("a", 2, 0, 4), ("b", 2, 1, 9), ("a", 50, 0, 7)):
+        rooms.add(group, slot, gpu, extra)
+    assert rooms.rooms("a", 2, slots).T.tolist() == [[rooms.room("a", slot, gpu) for gpu in range(2)] for slot in slots]
 
 
 @st.composite

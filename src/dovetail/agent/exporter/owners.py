@@ -48,7 +48,7 @@ known."""
 class NodePod(Struct, frozen=True):
     """A pod of this node. `uids`: its uid, and that of its manifest for a static pod, under which its processes run.
     `job` is the object that its user made for it, else its gang, else the pod. `milli` and `memory_mib`: its need of
-    each GPU, 0 for none."""
+    each GPU, 0 for none; `asleep_mib`: what it needs of that while it sleeps, 0 if it cannot."""
 
     namespace: str
     name: str
@@ -58,6 +58,7 @@ class NodePod(Struct, frozen=True):
     user: str = ""
     milli: int = 0
     memory_mib: int = 0
+    asleep_mib: int = 0
 
     @property
     def uid(self) -> str:
@@ -72,7 +73,8 @@ def node_pod(pod: Pod) -> NodePod:
     job = object_of(pod).rpartition("/")[2] or gang or meta.name
     static = meta.annotations.get("kubernetes.io/config.hash", "")
     uids = (meta.uid, static) if static else (meta.uid,)
-    need = (options.gpu_milli, options.gpu_memory_mib)
+    asleep_mib = options.gpu_asleep_mib if options.gpu_asleep_mib < options.gpu_memory_mib else 0
+    need = (options.gpu_milli, options.gpu_memory_mib, asleep_mib)
     return NodePod(meta.namespace, meta.name, uids, options.queue, job, options.user, *need)
 
 
@@ -115,6 +117,7 @@ def owners_of(
     shares."""
     found: dict[str, list[Owner]] = {}
     claimed: dict[str, list[Owner]] = {}
+    turns: dict[tuple[str, str], dict[str, NodePod]] = {}
     for entry in listed:
         pod = pods.get((entry.namespace, entry.name)) or NodePod(entry.namespace, entry.name, ("",))
         for container in entry.containers:
@@ -123,9 +126,17 @@ def owners_of(
                     share = 1.0 if not replica else 1.0 / max(replicas.get(uuid, 1), 1)
                     if replica and resource not in by_mps:
                         share = _share(pod, devices.memory_mib.get(uuid, 0), share)
+                        if pod.asleep_mib and devices.memory_mib.get(uuid, 0):
+                            turns.setdefault((uuid, pod.namespace), {})[pod.name] = pod
                     found.setdefault(uuid, []).append(_owner(pod, container.name, share, replica))
             for uuid in _claimed(container, devices, claim_uuid):
                 claimed.setdefault(uuid, []).append(_owner(pod, container.name, 1.0, ""))
+    for (uuid, namespace), some in turns.items():
+        parts = _in_turn(some, devices.memory_mib[uuid])
+        found[uuid] = [
+            _shared(one, parts[one.pod], one.vgpu) if one.namespace == namespace and one.pod in parts else one
+            for one in found[uuid]
+        ]
     for uuid, holders in claimed.items():
         share = 1.0 / len(holders)
         found.setdefault(uuid, []).extend(_shared(one, share, str(n)) for n, one in enumerate(holders))
@@ -137,6 +148,16 @@ def _share(pod: NodePod, memory_mib: int, equal: float) -> float:
     if pod.milli:
         return min(pod.milli / WHOLE_GPU_MILLI, 1.0)
     return min(pod.memory_mib / memory_mib, 1.0) if pod.memory_mib and memory_mib else equal
+
+
+def _in_turn(pods: Mapping[str, NodePod], memory_mib: int) -> dict[str, float]:
+    """The shares of pods of a namespace that take turns on a GPU: of the room for the one that is awake, the largest
+    that any of them needs, each has as much as its need is of theirs. So they have no more than the GPU together."""
+    extras = {name: pod.memory_mib - pod.asleep_mib for name, pod in pods.items()}
+    room, total = max(extras.values()), sum(extras.values())
+    return {
+        name: min((pod.asleep_mib + room * extras[name] / total) / memory_mib, 1.0) for name, pod in pods.items()
+    }  # fmt: skip
 
 
 def _claimed(container: ContainerDevices, devices: Devices, claim_uuid: ClaimUuids) -> frozenset[str]:

@@ -66,9 +66,10 @@ def differences(
     for slot in np.flatnonzero(nodes.sharing_ids).tolist():
         # A pod that finds no replica gets nothing of what is left.
         parts[seats[:, slot] == 0, slot] = 0
-    for (slot, gpu, group), room in rooms.items():
-        if room != nodes.awake_rooms.room(group, slot, gpu):
-            there = nodes.awake_rooms.room(group, slot, gpu)
+    kept_rooms = {(slot, gpu, group): room for group, slot, gpu, room in nodes.awake_rooms.all_rooms()}
+    for slot, gpu, group in sorted({*rooms, *kept_rooms}):
+        there, room = kept_rooms.get((slot, gpu, group), 0), rooms.get((slot, gpu, group), 0)
+        if there != room:
             wrong.append(f"room of {group} on GPU {gpu} of slot {slot}: {there} but {room} is true")
     wrong += _differences("free amounts", free, nodes.free)
     wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)

@@ -79,9 +79,12 @@ class Reallocation:
 
     def _allocated(self, slot: int) -> tuple[object, ...]:
         nodes = self._nodes
+        placements = [self._placements[uid] for uid in self._on_slot.get(slot, ())]
+        # With as much left of each GPU, the rooms of groups may be on others.
+        turns = [(placement.uid, placement.share_bits) for placement in placements if placement.extra]
         return (
             int(nodes.gpu_free_bits[slot]), nodes.gpu_parts[:, slot].tolist(), int(nodes.book_numbers[slot]),
-            self._slices.used.get(slot),
+            self._slices.used.get(slot), turns,
         )  # fmt: skip
 
     def allocate(self, slot: int) -> None:

@@ -274,7 +274,8 @@ def _parts_left(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
     parts = nodes.gpu_parts[:, index]
     if not shape.request.gpu_asleep_mib:
         return parts
-    rooms = nodes.awake_rooms.rooms(shape.request.turn_group, len(nodes.gpu_parts), nodes.size)[:, index]
+    slots = range(*index.indices(nodes.size)) if isinstance(index, slice) else index.tolist()
+    rooms = nodes.awake_rooms.rooms(shape.request.turn_group, len(parts), slots)
     left_of_each: NDArray[np.int64] = parts - np.maximum(_extras(nodes, shape, index) - rooms, 0)
     return left_of_each
 
