@@ -214,6 +214,22 @@ def test_instances_are_gangs() -> None:
     assert {"i1-0", "i1-1"} <= here.running.keys()
 
 
+@pytest.mark.parametrize("label", [{"rack": "r9"}, {}])
+def test_instances_are_in_one_domain_also_where_the_labels_of_a_node_change(label: dict[str, str]) -> None:
+    here = World(*(node(f"n{i}", 8, {"rack": f"r{i // 2}"}) for i in range(4)), grace_ms=None)
+    here.apply_events(queue("web", 32), gang("i0", 2, required=("rack",)))
+    here.submit(*(serving(f"i0-{n}", 8, gang="i0", made_for="LeaderWorkerSet/llama") for n in range(2)))
+    here.live(SECOND_MS)
+    ((_, slot),) = headroom(here).places
+    name = here.state.cluster.nodes.names[slot]
+    here.apply_events(ev.NodeChanged(node(name, 8, label)))
+    here.live(SECOND_MS)
+    assert headroom(here).places == (), "its two nodes are in no rack together"
+    here.apply_events(ev.NodeChanged(node(name, 8, {"rack": "r0" if name in ("n0", "n1") else "r1"})))
+    here.live(2 * SECOND_MS)
+    assert len(headroom(here).places) == 1
+
+
 def test_what_claims_devices_keeps_no_room_and_has_a_reason() -> None:
     here = world()
     here.submit(serving("llama"))
