@@ -267,6 +267,23 @@ def test_a_node_that_goes_takes_its_headroom_along_and_it_comes_back_with_room()
     assert len(headroom(here).places) == 1
 
 
+def test_beyond_its_guarantee_an_instance_delays_no_job_that_waits() -> None:
+    """The second scale-up has no guarantee, nor has the job that waits for the other node."""
+    here = world(guaranteed=8)
+    first = replace(serving("llama"), node="n0", bound_ms=1)
+    old = replace(lender("old", 4), work=Work(grace_ms=30_000, max_runtime_ms=HOUR_MS))
+    here.submit(first, replace(old, node="n1", bound_ms=1))
+    here.live(SECOND_MS)
+    here.submit(lender("job", 8))
+    here.live(SECOND_MS)
+    assert "pod/job" in here.state.reservations.by_workload
+    here.submit(serving("llama2"), serving("llama3"))
+    here.live(SECOND_MS)
+    assert here.running == {"llama": "n0", "llama2": "n0", "old": "n1"}
+    assert here.refusals["llama3"].reason is Reason.RESERVED
+    assert "pod/job" in here.state.reservations.by_workload
+
+
 def test_nobody_is_evicted_so_that_headroom_is_whole() -> None:
     here = world(nodes=1)
     here.submit(lender("train", 4, 30_000))
