@@ -103,8 +103,8 @@ class Checkpoint(Struct, frozen=True):
     `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes. `leaving` are
     pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
     `bargaining` are the tables of the broker, None where it has nothing to do. `headrooms` is where headroom lies, and
-    `headroom_again_ms` when what is lacking is searched for again, if something has changed (`headroom_changed`) or it is
-    not done for all: for `headroom_in_vain` it is.
+    `headroom_again_ms` when what is lacking is searched for again, if something has changed (`headroom_changed`) or it
+    is not done for all: for `headroom_in_vain` it is.
     """
 
     steps: int
