@@ -57,7 +57,7 @@ async def test_room_bounds_before_a_quota_does(tmp_path: Path) -> None:
         assert (await count(config, busy(25)))["desired"] == 3
 
 
-async def test_quotas_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+async def test_quotas_that_cannot_be_read_are_named_as_not_known(tmp_path: Path) -> None:
     async with cluster(tmp_path, deployment(2), [node("n1", 64), *TWO], quotas=None) as config:
         found = await count(config, busy(25))
     assert found["desired"] == 6

@@ -85,7 +85,7 @@ async def placed_now(
     client: Client, workload: ServedWorkload, number: int, promised: list[Document]
 ) -> tuple[int, str]:
     """How many of so many further replicas would be admitted and start now beside the `promised` ones, to which they
-    are added, and what of ResourceQuotas is to be said about it. Raises WorkloadError, KubeError."""
+    are added, and what ResourceQuotas have to do with it, in words. Raises WorkloadError, KubeError."""
     name, prefix = f"{workload.resource.kind} {workload.namespace}/{workload.name}", f"copy{len(promised)}-"
     objects, words = _objects(workload, number, promised, prefix), ""
     try:

@@ -83,7 +83,7 @@ def _pods(documents: Sequence[Any]) -> list[_CountedPod]:
             try:
                 pod = convert(one, Pod, strict=False)
             except ValidationError:
-                # The scheduler refuses it, and says why.
+                # The scheduler refuses it, with a reason.
                 continue
             found.append(_CountedPod(pod, str(one.get("spec", {}).get("priorityClassName", "")), _amounts(pod)))
     return found

@@ -124,7 +124,7 @@ class PlacementPhase:
         if not behind:
             return self._beside(group, wanted, evicting, waiting)
         waiting = [one for one in waiting if one.guaranteed]
-        # Not remembered: the same may be wanted by others, who have these in their way.
+        # Not remembered: workloads that want the same may have no headroom, and then these are in their way.
         binds, refusal = self._beside(group, None, evicting, waiting)
         placements = state.cluster.placements
         slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
