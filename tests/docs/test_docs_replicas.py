@@ -65,7 +65,7 @@ def test_an_autoscaler_asks_for_the_metric_and_labels_that_there_are() -> None:
 def test_the_rights_are_those_that_are_used() -> None:
     (role,) = of_kind("Role")
     granted = {(group, one) for rule in role["rules"] for group in rule["apiGroups"] for one in rule["resources"]}
-    assert granted == {("", "pods"), *((one.group, one.plural) for one in WORKLOADS.values())}
+    assert granted == {("", "pods"), ("", "resourcequotas"), *((one.group, one.plural) for one in WORKLOADS.values())}
     assert {one["roleRef"]["name"] for one in of_kind("RoleBinding")} == {"replicas", "dovetail-viewer"}
     assert {one["metadata"]["namespace"] for one in OBJECTS} == {"serving", "monitoring"}
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,10 @@ def deployment(replicas: int, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, workload: dict[str, Any], objects: list[dict[str, Any]], asked: list[dict[str, Any]] | None = None
-) -> AsyncIterator[Path]:
-    """The kubeconfig of it. The questions about what can be placed are noted."""
+    folder: Path, workload: dict[str, Any], objects: list[dict[str, Any]], asked: list[dict[str, Any]] | None = None,
+    quotas: Sequence[dict[str, Any]] | None = (),
+) -> AsyncIterator[Path]:  # fmt: skip
+    """The kubeconfig of it. The questions about what can be placed are noted. `quotas` None: they cannot be read."""
     file = folder / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     answers = answers_of(file, NOW_MS)
@@ -75,6 +76,8 @@ async def cluster(
                 if one["kind"] == "Pod" and wanted.items() <= one["metadata"]["labels"].items()
             ]  # fmt: skip
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": found})
+        if request.path == "/api/v1/namespaces/serving/resourcequotas" and quotas is not None:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": list(quotas)})
         if request.method == "POST":
             body = await request.text()
             if asked is not None:

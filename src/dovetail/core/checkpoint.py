@@ -103,7 +103,8 @@ class Checkpoint(Struct, frozen=True):
     `core.preemption.moves`), `evictions` how often jobs were evicted. `quarantined` are nodes. `leaving` are
     pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
     `bargaining` are the tables of the broker, None where it has nothing to do. `headrooms` is where headroom lies, and
-    `headroom_again_ms` when what is lacking is searched for again.
+    `headroom_again_ms` when what is lacking is searched for again, if something has changed (`headroom_changed`) or it
+    is not done for all: for `headroom_in_vain` it is.
     """
 
     steps: int
@@ -135,6 +136,8 @@ class Checkpoint(Struct, frozen=True):
     bargaining: record.Bargaining | None = None
     headrooms: tuple[HeldHeadroom, ...] = ()
     headroom_again_ms: int = 0
+    headroom_changed: bool = True
+    headroom_in_vain: tuple[str, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -205,6 +208,8 @@ def take(state: State) -> Checkpoint:
             ]
         ),
         headroom_again_ms=state.headrooms.again_ms,
+        headroom_changed=state.headrooms.changed,
+        headroom_in_vain=tuple(sorted(state.headrooms.in_vain)),
     )
 
 
@@ -287,7 +292,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for one in checkpoint.headrooms:
         places = tuple([tuple([cluster.nodes.slot_of(node) for node in place]) for place in one.nodes])
         state.headrooms.rooms[one.room.key] = replace(one.room, places=places)
-    state.headrooms.again_ms = checkpoint.headroom_again_ms
+    state.headrooms.again_ms, state.headrooms.changed = checkpoint.headroom_again_ms, checkpoint.headroom_changed
+    state.headrooms.in_vain = set(checkpoint.headroom_in_vain)
     state.lending.renew(state.budgets.values())
     cluster.spares.settle(state.promised_slots())
     return state

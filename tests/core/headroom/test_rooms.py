@@ -214,6 +214,22 @@ def test_instances_are_gangs() -> None:
     assert {"i1-0", "i1-1"} <= here.running.keys()
 
 
+@pytest.mark.parametrize("label", [{"rack": "r9"}, {}])
+def test_instances_are_in_one_domain_also_where_the_labels_of_a_node_change(label: dict[str, str]) -> None:
+    here = World(*(node(f"n{i}", 8, {"rack": f"r{i // 2}"}) for i in range(4)), grace_ms=None)
+    here.apply_events(queue("web", 32), gang("i0", 2, required=("rack",)))
+    here.submit(*(serving(f"i0-{n}", 8, gang="i0", made_for="LeaderWorkerSet/llama") for n in range(2)))
+    here.live(SECOND_MS)
+    ((_, slot),) = headroom(here).places
+    name = here.state.cluster.nodes.names[slot]
+    here.apply_events(ev.NodeChanged(node(name, 8, label)))
+    here.live(SECOND_MS)
+    assert headroom(here).places == (), "its two nodes are in no rack together"
+    here.apply_events(ev.NodeChanged(node(name, 8, {"rack": "r0" if name in ("n0", "n1") else "r1"})))
+    here.live(2 * SECOND_MS)
+    assert len(headroom(here).places) == 1
+
+
 def test_what_claims_devices_keeps_no_room_and_has_a_reason() -> None:
     here = world()
     here.submit(serving("llama"))
@@ -249,6 +265,23 @@ def test_a_node_that_goes_takes_its_headroom_along_and_it_comes_back_with_room()
     here.apply_events(ev.NodeChanged(node("n9", 8)))
     here.live(MINUTE_MS)
     assert len(headroom(here).places) == 1
+
+
+def test_beyond_its_guarantee_an_instance_delays_no_job_that_waits() -> None:
+    """The second scale-up has no guarantee, nor has the job that waits for the other node."""
+    here = world(guaranteed=8)
+    first = replace(serving("llama"), node="n0", bound_ms=1)
+    old = replace(lender("old", 4), work=Work(grace_ms=30_000, max_runtime_ms=HOUR_MS))
+    here.submit(first, replace(old, node="n1", bound_ms=1))
+    here.live(SECOND_MS)
+    here.submit(lender("job", 8))
+    here.live(SECOND_MS)
+    assert "pod/job" in here.state.reservations.by_workload
+    here.submit(serving("llama2"), serving("llama3"))
+    here.live(SECOND_MS)
+    assert here.running == {"llama": "n0", "llama2": "n0", "old": "n1"}
+    assert here.refusals["llama3"].reason is Reason.RESERVED
+    assert "pod/job" in here.state.reservations.by_workload
 
 
 def test_nobody_is_evicted_so_that_headroom_is_whole() -> None:
@@ -430,7 +463,13 @@ def test_workloads_that_fit_nowhere_cost_few_searches_and_delay_others_by_second
     with here.state.cluster.trial():
         layout.of(rooms.statements_of(here.state), {}, thorough=True)
     assert len(layout.in_vain) == MOST_IN_VAIN
-    here.live(4 * SECOND_MS)
+    for _ in range(4):
+        again = checkpoint.restore(here.state.policy, checkpoint.take(here.state))
+        here.live(SECOND_MS)
+        while again.now_ms < here.now_ms:
+            wake_ms = again.next_wake_ms()
+            step(again, (), min(here.now_ms, wake_ms if wake_ms is not None else here.now_ms))
+        assert again.headrooms.rooms == here.state.headrooms.rooms, "a restored state goes on where it was"
     assert len(here.state.headrooms.rooms["ns/Deployment/z"].places) == 1
     assert not here.state.headrooms.in_vain, "it is done for all"
     assert not here.state.headrooms.changed

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.headroom.inputs import holding
 from dovetail.core.headroom.instances import instance
@@ -83,8 +84,10 @@ class HeadroomLayout:
         """Whether an instance fits on these slots, with those gone that return their room. It is placed then."""
         cluster = self._cluster
         group = self._instance(room, model)
-        pods = group.all_pods() if isinstance(group, Group) else ()
-        if len(pods) != len(place) or not pods:
+        if not isinstance(group, Group):
+            return False
+        pods = group.all_pods()
+        if len(pods) != len(place) or not pods or not self._in_domains(group, place):
             return False
         mark, returning = cluster.mark(), self.returning.setdefault(room.key, [])
         before = len(returning)
@@ -93,6 +96,20 @@ class HeadroomLayout:
                 cluster.rewind(mark)
                 del returning[before:]
                 return False
+        return True
+
+    def _in_domains(self, group: Group, place: InstanceSlots) -> bool:
+        """Whether each gang of an instance on these slots is in one domain of each level that it requires: the labels
+        of nodes change."""
+        if not any(part.required for part in group.walk()):
+            return True
+        slot_of = {pod.uid: slot for pod, slot in zip(group.all_pods(), place, strict=True)}
+        for part in group.walk():
+            slots = [slot_of[pod.uid] for pod in part.all_pods()]
+            for key in part.required:
+                ids = self._cluster.fabric.domains(key)[slots]
+                if ids[0] == ABSENT or (ids != ids[0]).any():
+                    return False
         return True
 
     def _instance(self, room: Headroom, model: Pod) -> Group | str:

@@ -124,7 +124,8 @@ class PlacementPhase:
         if not behind:
             return self._beside(group, wanted, evicting, waiting)
         waiting = [one for one in waiting if one.guaranteed]
-        binds, refusal = self._beside(group, wanted, evicting, waiting)
+        # Not remembered: workloads that want the same may have no headroom, and then these are in their way.
+        binds, refusal = self._beside(group, None, evicting, waiting)
         placements = state.cluster.placements
         slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
         for one in behind if binds else ():
@@ -135,9 +136,11 @@ class PlacementPhase:
 
     def _has_headroom(self, group: Group) -> bool:
         """Whether room is kept for the group, or jobs were evicted from it: that lies also where others wait for pods
-        to end, if they have no guarantee."""
+        to end, if they have no guarantee. Beyond the guarantee of its queue nothing is kept."""
         state, pods = self._state, group.all_pods()
         if not pods or not pods[0].work.headroom:
+            return False
+        if not state.shares.quota.within_guarantee(self._queue, state.shares.wanted(pods)):
             return False
         room, own = state.headrooms.of(pods[0]), state.reservations.by_workload.get(self._workload)
         return (room is not None and room.queue == self._queue) or (own is not None and own.evicts)

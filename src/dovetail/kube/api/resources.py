@@ -83,6 +83,7 @@ def _collection(resource: Resource, namespace: str | None) -> str:
 
 PODS = Resource("", "v1", "pods", True, "Pod")
 NODES = Resource("", "v1", "nodes", False, "Node")
+QUOTAS = Resource("", "v1", "resourcequotas", True, "ResourceQuota")
 NAMESPACES = Resource("", "v1", "namespaces", False, "Namespace")
 SECRETS = Resource("", "v1", "secrets", True, "Secret")
 CONFIG_MAPS = Resource("", "v1", "configmaps", True, "ConfigMap")
