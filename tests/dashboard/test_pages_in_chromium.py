@@ -234,6 +234,9 @@ async def test_of_very_many_nodes_those_near_the_view_are_drawn(browser: Browser
         await expect(page.locator("a.node", has_text="node-0031")).to_be_visible()
         # The room of what is not drawn is about what it takes.
         assert abs(await page.evaluate("document.body.scrollHeight") - high) < high / 4
+        # All are on paper, and not on the page afterwards.
+        assert len({*re.findall(rb"/node/node-(\d{4})", await page.pdf())}) == len(nodes)
+        await page.wait_for_function("document.querySelectorAll('a.node').length < 1600")
         await page.keyboard.press("/")
         await page.keyboard.type("r0")
         await expect(page.locator("a.node")).to_have_count(32)

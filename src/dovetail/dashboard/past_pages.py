@@ -160,11 +160,13 @@ async def job_use(ask: Asking, fabric: Sequence[str], name: str) -> JobUsePage:
 
 async def trend(ask: Asking, fabric: Sequence[str], name: str) -> TrendPage:
     """The queues on each of the last whole days."""
-    resource, query = _asked(UseQuestion("day", f"{TREND_DAYS}d"))
+    # A period in days ends with the day of its end, which may not be over.
+    resource, query = _asked(UseQuestion("day", f"{TREND_DAYS + 1}d"))
     asked = await ask(resource, Utilization, query)
     days = [row.name for row in asked.rows if row.kind == "group"]
     if asked.end_ms % DAY_MS:
         days = days[:-1]
+    days = days[-TREND_DAYS:]
     found: dict[str, list[tuple[float, float]]] = {}
     for at, day in enumerate(days):
         resource, query = _asked(UseQuestion("queue", day, limit=MOST_GROUPS))

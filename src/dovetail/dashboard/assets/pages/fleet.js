@@ -140,6 +140,12 @@ const Tiles = ({ nodes, use }) => nodes.map((node) => html`<${Tile} node=${node}
 const [FIRST, MANY, SLICE] = [320, 2000, 240];
 const rooms = new Map();
 const near = new IntersectionObserver((entries) => entries.forEach((one) => rooms.get(one.target)?.(one.isIntersecting)), { rootMargin: "100%" });
+// On paper there is no view.
+addEventListener("beforeprint", () => rooms.forEach((show) => show(true)));
+addEventListener("afterprint", () => rooms.forEach((_, room) => {
+  near.unobserve(room);
+  near.observe(room);
+}));
 
 // Where there are very many nodes: those near the view are drawn, the others have room left for them.
 function Room({ nodes, use }) {

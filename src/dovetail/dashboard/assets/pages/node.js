@@ -46,7 +46,7 @@ function Processes({ inside }) {
   if (!processes.length && !others) return null;
   const foreign = processes.filter((one) => one.holder !== "owner").length;
   return html`<section><h2>Processes</h2><p>${foreign > 0 && html`<strong>${foreign} process${foreign === 1 ? "" : "es"} of no pod that holds the GPU.</strong> `}${others > 0 && `${others} more ${others === 1 ? "is" : "are"} of others. `}The agent reports
-    these after half a minute, and those of pods that hold their GPU after five minutes at most.</p>
+    a process after five minutes at most, and one of a pod that does not hold the GPU after half a minute.</p>
     ${processes.length > 0 && html`<${Table} caption="Processes" columns=${PROCESSES} rows=${processes} filter=${false} />`}</section>`;
 }
 
