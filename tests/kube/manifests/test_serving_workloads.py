@@ -204,10 +204,7 @@ def test_idle_cliques_are_in_no_pod_gang() -> None:
 
 def test_the_ranks_of_a_scaling_group_go_on_from_clique_to_clique() -> None:
     pods = {one["metadata"]["name"]: one["metadata"] for one in made(pod_cliques(scaled=2)) if one["kind"] == "Pod"}
-    stated = {
-        name.removeprefix("s-0-"): ordinals(ObjectMeta(labels=meta["labels"]))
-        for name, meta in pods.items()
-    }
+    stated = {name.removeprefix("s-0-"): ordinals(ObjectMeta(labels=meta["labels"])) for name, meta in pods.items()}
     assert stated == {
         "router-0": (0,),
         "decode-0-leader-0": (0, 0), "decode-0-worker-0": (0, 1), "decode-0-worker-1": (0, 2),
