@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/annotations.yaml on the real API server: only the scheduler writes the scheduler's annotations."""
+"""Policies on the real API server: deploy/annotations.yaml, by which only the scheduler writes the scheduler's
+annotations, and the one of docs/how-to/gangs.md that names it in Grove's pods."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from dovetail.kube import protection
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_config
 from dovetail.kube.translate.annotations import BOUND, DECISION, DEVICES, RANK
+from tests.docs.pages import page
 from tests.live.conftest import NAMESPACE
 from tools.controlplane.plane import KubectlFailed, Plane
 
@@ -118,6 +120,33 @@ def test_no_template_of_pods_gets_them(admin: Admin, kind: str) -> None:
         admin.create(document, "--dry-run=server")
     without = json.loads(json.dumps(document).replace(json.dumps(DEVICES), '"example.com/devices"'))
     assert "created (server dry run)" in admin.create(without, "--dry-run=server")
+
+
+def test_a_policy_names_the_scheduler_in_the_pods_of_grove(admin: Admin) -> None:
+    blocks = page("docs/how-to/gangs.md").blocks
+    (policy,) = [block.text for block in blocks if "MutatingAdmissionPolicy" in block.text]
+
+    def scheduler(of: dict[str, str]) -> str:
+        meta = {"generateName": "pd-0-decode-", "labels": of}
+        spec = {"schedulerName": "default-scheduler", "containers": [{"name": "c", "image": "none"}]}
+        gates = {"schedulingGates": [{"name": "grove.io/podgang-pending-creation"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec | gates}
+        made = json.loads(admin.create(pod, "--dry-run=server", "--output=json"))
+        assert made["spec"]["schedulingGates"] == gates["schedulingGates"]
+        return str(made["spec"]["schedulerName"])
+
+    grove = {"grove.io/podgang": "pd-0", "grove.io/podclique": "pd-0-decode"}
+    assert scheduler(grove) == "default-scheduler"
+    admin.plane.kubectl("create", "-f", "-", input=policy)
+    try:
+        found = ""
+        for _ in range(200):
+            if (found := scheduler(grove)) == "dovetail":
+                break
+            time.sleep(0.1)
+        assert found == "dovetail" and scheduler({"app": "a"}) == "default-scheduler"
+    finally:
+        admin.plane.kubectl("delete", "-f", "-", input=policy)
 
 
 async def test_the_scheduler_finds_that_it_is_protected(deployed_plane: Plane) -> None:

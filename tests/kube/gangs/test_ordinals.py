@@ -12,6 +12,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 GLOBAL, IN_REPLICATED = "jobset.sigs.k8s.io/job-global-index", "jobset.sigs.k8s.io/job-index"
 TYPE, REPLICA = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
 WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+GROVE = "grove.io/podcliquescalinggroup"
+GROUP = f"{GROVE}-replica-index"
 ORDINAL = "apps.kubernetes.io/pod-index"
 
 
@@ -28,6 +30,9 @@ ORDINAL = "apps.kubernetes.io/pod-index"
         # The second number is that of the group.
         ({WORKER: "0", ORDINAL: "5"}, (0,)),
         ({"grove.io/podclique-pod-index": "6"}, (6,)),
+        ({GROUP: "2", f"{GROVE}-pod-index": "6", "grove.io/podclique-pod-index": "1"}, (2, 6)),
+        # Older versions number the pods of a clique alone.
+        ({GROUP: "2", "grove.io/podclique-pod-index": "1"}, (1,)),
         ({"stormservice.orchestration.aibrix.ai/pod-group-index": "1"}, (1,)),
         ({ORDINAL: "5"}, (5,)),
         ({}, ()),

@@ -405,6 +405,16 @@ def test_a_pod_gang_of_grove_has_three_levels() -> None:
     assert all(gang.problem is None for gang in known.gangs.values())
 
 
+def test_groups_of_a_topology_without_a_name_are_kept_apart() -> None:
+    """As the first versions of the API have them."""
+    spec = """{podgroups: [{name: a, minReplicas: 1}, {name: b, minReplicas: 2}], topologyConstraintGroupConfigs: [
+      {podGroupNames: [a], topologyConstraint: {packConstraint: {required: nvidia.com/gpu.clique}}},
+      {podGroupNames: [b], topologyConstraint: {packConstraint: {required: kubernetes.io/hostname}}}]}"""
+    known = known_of(f"{{metadata: {{name: pd-0, namespace: ml}}, spec: {spec}}}", of_grove("w", "a"))
+    assert [known.gangs[known.gangs[f"{GANG}/{one}"].parent].required for one in "ab"] == [(CLIQUE,), (HOST,)]
+    assert known.gangs[GANG].problem is None
+
+
 @pytest.mark.parametrize(
     ("spec", "field", "rule"),
     [

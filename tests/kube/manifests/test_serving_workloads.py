@@ -12,11 +12,13 @@ import yaml
 from click.testing import CliRunner
 
 from dovetail.cli import cli
+from dovetail.kube.gangs.ordinals import ordinals
 from dovetail.kube.manifests.documents import Document
 from dovetail.kube.manifests.parts import MOST_PODS
 from dovetail.kube.manifests.workloads import expanded
+from dovetail.kube.objects.base import ObjectMeta
 
-CLIQUE = "nvidia.com/gpu.clique"
+CLIQUE, RACK = "nvidia.com/gpu.clique", "dovetail.dev/rack"
 
 
 def template(gpus: int = 4) -> dict[str, Any]:
@@ -171,6 +173,43 @@ def test_grove_makes_base_and_scaled_pod_gangs() -> None:
     (config,) = gangs["s-0"]["spec"]["topologyConstraintGroupConfigs"]
     assert config["topologyConstraint"] == {"packConstraint": {"required": CLIQUE}}
     assert [one["kind"] for one in found].count("Pod") == 10 and "PodCliqueSet" not in {one["kind"] for one in found}
+
+
+def test_a_scaled_pod_gang_packs_as_its_group_does_else_as_the_set_does() -> None:
+    def packs(whole: dict[str, Any]) -> list[Any]:
+        whole["spec"]["template"]["topologyConstraint"] = {"pack": {"required": "rack", "preferred": "clique"}}
+        gangs = {one["metadata"]["name"]: one["spec"] for one in made(whole) if one["kind"] == "PodGang"}
+        assert gangs["s-0-decode-0"]["topologyConstraintGroupConfigs"] == []
+        return [gangs[name]["topologyConstraint"]["packConstraint"] for name in ("s-0", "s-0-decode-0")]
+
+    of_the_set = {"required": RACK, "preferred": CLIQUE}
+    assert packs(pod_cliques(scaled=2, pack="clique")) == [of_the_set, {"required": CLIQUE}]
+    assert packs(pod_cliques(scaled=2)) == [of_the_set, of_the_set]
+
+
+def test_idle_cliques_are_in_no_pod_gang() -> None:
+    """Grove keeps them at 0 replicas, also below their minimum: no gang waits for their pods."""
+    whole = pod_cliques(scaled=2)
+    worker = whole["spec"]["template"]["cliques"][2]["spec"]
+    worker |= {"replicas": 0, "minAvailable": 2}
+    found = made(whole)
+    gangs = {one["metadata"]["name"]: one for one in found if one["kind"] == "PodGang"}
+    assert {name: [group["name"] for group in one["spec"]["podgroups"]] for name, one in gangs.items()} == {
+        "s-0": ["s-0-router", "s-0-decode-0-leader"], "s-0-decode-0": ["s-0-decode-1-leader"],
+    }  # fmt: skip
+    whole["spec"]["template"]["cliques"][0]["spec"]["replicas"] = 0
+    whole["spec"]["template"]["podCliqueScalingGroups"][0]["replicas"] = 0
+    assert not {"PodGang", "Pod"} & {one["kind"] for one in made(whole)}
+
+
+def test_the_ranks_of_a_scaling_group_go_on_from_clique_to_clique() -> None:
+    pods = {one["metadata"]["name"]: one["metadata"] for one in made(pod_cliques(scaled=2)) if one["kind"] == "Pod"}
+    stated = {name.removeprefix("s-0-"): ordinals(ObjectMeta(labels=meta["labels"])) for name, meta in pods.items()}
+    assert stated == {
+        "router-0": (0,),
+        "decode-0-leader-0": (0, 0), "decode-0-worker-0": (0, 1), "decode-0-worker-1": (0, 2),
+        "decode-1-leader-0": (1, 0), "decode-1-worker-0": (1, 1), "decode-1-worker-1": (1, 2),
+    }  # fmt: skip
 
 
 def test_the_replicas_of_a_scaling_group_are_each_in_one_clique(tmp_path: Path) -> None:

@@ -179,9 +179,11 @@ def _pod_gang(obj: GrovePodGang) -> Declared:
     holding, within = [], dict[str, str]()
     for i, one in enumerate(spec.topology_constraint_group_configs[:MOST_SUBGANGS]):
         required, preferred = _packed(f"{groups}[{i}]", one.topology_constraint, problems)
-        holding.append(DeclaredPart(one.name, required=required, preferred=preferred))
+        # The first versions of the API have no name here.
+        name = one.name or f"group-{i}"
+        holding.append(DeclaredPart(name, required=required, preferred=preferred))
         for inner in one.pod_group_names[:MOST_SUBGANGS]:
-            if inner not in names or one.name in names or within.setdefault(inner, one.name) != one.name:
+            if inner not in names or name in names or within.setdefault(inner, name) != name:
                 rule = "must be the name of one podgroup that is in no other, and the group must have another name"
                 problems.append(Problem(f"{groups}[{i}].podGroupNames", shown(inner), rule))
     parts = []

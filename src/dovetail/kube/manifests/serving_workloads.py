@@ -7,8 +7,10 @@ Rules
   placement policy. Where it writes a hash, its text is in its place; the revision of a DisaggregatedSet is `new`.
 - Grove's domains of a topology are levels of a ClusterTopologyBinding, which is not read: a name counts as that of our
   level, else as the key of a node label. Its scheduling gate is left out: all there is to wait for is there.
+- A clique of no replicas is in no PodGang of Grove. The time in the names of newer PodGangs is left out.
 Sources: kubernetes-sigs/lws pkg/webhooks/pod_webhook.go, pkg/controllers and pkg/utils/disaggregatedset;
-ai-dynamo/grove operator/api/common/namegen.go, operator/internal/controller/podclique/components/pod;
+ai-dynamo/grove operator/api/common/namegen.go, operator/internal/controller/podclique/components/pod,
+operator/internal/controller/podcliqueset/components/{podgang,podgangmap};
 vllm-project/aibrix pkg/controller/{stormservice,roleset,podset}.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dovetail.kube.gangs.dialects import GROVE_CLIQUE, GROVE_LABEL
+from dovetail.kube.gangs.ordinals import GROVE_GROUP_POD, GROVE_GROUP_REPLICA
 from dovetail.kube.gangs.owners import (
     DISAGGREGATED_LABEL,
     DISAGGREGATED_ROLE,
@@ -155,7 +158,7 @@ def _pod_clique_set(workload: WorkloadObject) -> Iterator[MadePods | Manifest]:
     alone = [name for name in cliques if name not in grouped]
     for replica in range(replicas):
         base = f"{workload.name}-{replica}"
-        in_base, packed = [_pod_group(f"{base}-{name}", cliques[name]) for name in alone], list[Manifest]()
+        in_base, packed = _pod_groups({name: f"{base}-{name}" for name in alone}, cliques), list[Manifest]()
         for name in alone:
             yield _clique(workload, replica, f"{base}-{name}", cliques[name], {GROVE_LABEL: base})
         for group, names in groups:
@@ -163,22 +166,22 @@ def _pod_clique_set(workload: WorkloadObject) -> Iterator[MadePods | Manifest]:
             for i in range(group.number("replicas", 1)):
                 gang = base if i < least else f"{scaling}-{i - least}"
                 made = {name: f"{scaling}-{i}-{name}" for name in names}
-                members = [_pod_group(own, cliques[name]) for name, own in made.items()]
-                pack = _packed(group)
-                together = [{"name": f"{scaling}-{i}", "podGroupNames": list(made.values()), **pack}] if pack else []
+                members, pack = _pod_groups(made, cliques), _packed(group)
                 if i < least:
                     in_base += members
-                    packed += together
+                    own_names = [one["name"] for one in members]
+                    packed += [{"name": f"{scaling}-{i}", "podGroupNames": own_names, **pack}] if pack else []
                 else:
                     labels = {"grove.io/base-podgang": base}
-                    yield _pod_gang(workload, gang, members, together, _packed(template), labels)
+                    yield from _pod_gang(workload, gang, members, [], pack or _packed(template), labels)
                 marks = {
-                    GROVE_LABEL: gang, "grove.io/podcliquescalinggroup": scaling,
-                    "grove.io/podcliquescalinggroup-replica-index": str(i),
+                    GROVE_LABEL: gang, "grove.io/podcliquescalinggroup": scaling, GROVE_GROUP_REPLICA: str(i),
                 }  # fmt: skip
+                first = 0
                 for name, own in made.items():
-                    yield _clique(workload, replica, own, cliques[name], marks)
-        yield _pod_gang(workload, base, in_base, packed, _packed(template), {})
+                    yield _clique(workload, replica, own, cliques[name], marks, first)
+                    first += cliques[name].inner("spec").number("replicas", 1)
+        yield from _pod_gang(workload, base, in_base, packed, _packed(template), {})
 
 
 def _cliques_of(group: ManifestPart, cliques: Mapping[str, ManifestPart]) -> list[str]:
@@ -197,23 +200,30 @@ def _packed(part: ManifestPart) -> dict[str, Any]:
     return {"topologyConstraint": {"packConstraint": keys}} if keys else {}
 
 
-def _pod_group(name: str, clique: ManifestPart) -> Manifest:
-    spec = clique.inner("spec")
-    least = spec.number("minAvailable", spec.number("replicas", 1))
-    return {"name": name, "minReplicas": least, "podReferences": [], **_packed(clique)}
+def _pod_groups(named: Mapping[str, str], cliques: Mapping[str, ManifestPart]) -> list[Manifest]:
+    """Those of these cliques that have replicas, by the names of their PodCliques."""
+    made = []
+    for clique, name in named.items():
+        spec = cliques[clique].inner("spec")
+        if replicas := spec.number("replicas", 1):
+            least = spec.number("minAvailable", replicas)
+            made.append({"name": name, "minReplicas": least, "podReferences": [], **_packed(cliques[clique])})
+    return made
 
 
 def _pod_gang(
     workload: WorkloadObject, name: str, podgroups: list[Manifest], together: list[Manifest], pack: Mapping[str, Any],
     labels: Mapping[str, str],
-) -> Manifest:  # fmt: skip
-    spec = {"podgroups": podgroups, "topologyConstraintGroupConfigs": together, **pack}
-    return workload.made("scheduler.grove.io/v1alpha1", "PodGang", name, spec, labels=dict(labels))
+) -> Iterator[Manifest]:  # fmt: skip
+    if podgroups:
+        spec = {"podgroups": podgroups, "topologyConstraintGroupConfigs": together, **pack}
+        yield workload.made("scheduler.grove.io/v1alpha1", "PodGang", name, spec, labels=dict(labels))
 
 
 def _clique(
-    workload: WorkloadObject, replica: int, name: str, clique: ManifestPart, marks: Mapping[str, str]
+    workload: WorkloadObject, replica: int, name: str, clique: ManifestPart, marks: Mapping[str, str], first: int = -1
 ) -> MadePods:  # fmt: skip
+    """The pods of a PodClique; `first` is the index of the first one in its scaling group, -1 where it is in none."""
     spec = clique.inner("spec")
     own = {key: clique.inner(key, {}).value for key in ("labels", "annotations")}
     template = ManifestPart({"metadata": own, "spec": spec.inner("podSpec").value}, clique.path)
@@ -224,6 +234,7 @@ def _clique(
         labels = {
             "app.kubernetes.io/managed-by": "grove-operator", PART_OF: workload.name, GROVE_CLIQUE: name,
             "grove.io/podcliqueset-replica-index": str(replica), "grove.io/podclique-pod-index": str(i), **marks,
+            **({GROVE_GROUP_POD: str(first + i)} if first >= 0 else {}),
         }  # fmt: skip
         return MadePod(f"{name}-{i}", ("grove.io/v1alpha1", "PodClique", name), labels, {}, added)
 
