@@ -23,6 +23,7 @@ from dovetail.replicas.run import answers
 from tests.needs import reporter, unavailable
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
+from tools.adapter import external_metrics
 from tools.adapter.external_metrics import PrometheusAdapter
 from tools.controlplane.binaries import PlaneUnavailable
 from tools.controlplane.plane import Plane
@@ -62,6 +63,8 @@ def test_objects_are_accepted(plane: Plane) -> None:
 @pytest.mark.slow
 async def test_an_hpa_follows_the_replicas_that_are_published(plane: Plane, pytestconfig: pytest.Config) -> None:
     """The rule of prometheus-adapter and the HPA of docs/how-to/watch-serving.md, with the real controller."""
+    if not external_metrics.is_built():
+        pytest.skip("there is no prometheus-adapter: python -m tools.adapter builds it")
     text = (ROOT / "docs/how-to/watch-serving.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     shown = {one["kind"]: one for block in blocks for one in yaml.safe_load_all(block)}

@@ -34,6 +34,16 @@ NAME, NAMESPACE = "external-metrics", "kube-system"
 GROUP, API_VERSION = "external.metrics.k8s.io", "v1beta1"
 
 
+def is_built() -> bool:
+    """Whether the cache has the program. A cold build takes longer than most tests together."""
+    return binaries.binaries_dir(PACKAGES, MODULE).is_dir()
+
+
+def build(report: Report) -> Path:
+    """The folder of the program, which is built if the cache lacks it. Raises PlaneUnavailable."""
+    return binaries.build(report, PACKAGES, MODULE)
+
+
 class PrometheusAdapter:
     """The adapter of a plane, not started yet. Use it as a context manager, or call `start` and `stop`.
 
@@ -49,7 +59,7 @@ class PrometheusAdapter:
 
     def start(self) -> Self:
         """Build the program if the cache lacks it (minutes), start and register it. Raises PlaneUnavailable."""
-        program = binaries.build(self._report, PACKAGES, MODULE) / "adapter"
+        program = build(self._report) / "adapter"
         scratch = Path(tempfile.mkdtemp(prefix="dovetail-adapter-"))
         self._log = scratch / "adapter.log"
         self._children.open(scratch)
