@@ -12,8 +12,8 @@ from dovetail.views.node_types import BEYOND_BUDGET, READY, NodeHealthView
 def show_more(
     answer: tuple[NodeHealthView, ...], now_ms: int, console: Console, *, devices: bool = False, budget: int = 0
 ) -> None:
-    """Print what stands below the list: with `devices` the GPUs of the node, then maintenance, and the nodes that are
-    not ready. `budget`: how many nodes may be quarantined."""
+    """Print what stands below the list: with `devices` the GPUs of the node, then maintenance, the spare nodes, and the
+    nodes that are not ready. `budget`: how many nodes may be quarantined."""
     if not answer:
         console.print("No GPU node is listed.")
         return
@@ -26,6 +26,10 @@ def show_more(
     for one in answer:
         if one.maintenance:
             console.print(f"{one.node} is in maintenance, by {_text(one.maintenance)}")
+    if spares := sorted(one.node for one in answer if one.spare):
+        from dovetail.topology.hostlist import compress
+
+        console.print(f"spares of their domain, held for the gangs that run there: {compress(spares)}")
     _show_blocked(answer, now_ms, console, whole=devices)
     if any(one.quarantine == BEYOND_BUDGET for one in answer):
         console.print(f"The scheduler's budget allows {count(budget, 'quarantined node')} at a time.")

@@ -55,6 +55,7 @@ class State:
         )
         self.score_cache = ScoreCache(cluster, policy.scoring)
         self.workloads = WorkloadIndex(cluster)
+        cluster.spares.top = self.workloads.top
         self.shares = Shares(cluster, self.workloads, policy)
         self.requests = Requests(self.shares.pod_queues)
         self.queue_order = QueueOrder(self.shares, self.workloads, self.requests)

@@ -54,6 +54,7 @@ FINDING_KINDS: Mapping[str, FindingKind] = {
     "few-spares": FindingKind(False, "repair what is out of order; else wait for jobs to end: nothing is evicted"),
     "linked-leaves": FindingKind(False, "leave a host at a spine out with --nodes if it is no node"),
     "mixed-mtu": FindingKind(False, "set one MTU on all ports: large frames are lost between them"),
+    "only-spares": FindingKind(False, "lower perDomain of the rule: no new job with GPUs starts in the domain"),
     "one-source": FindingKind(False, "see why the other source lacks it"),
     "orphan": FindingKind(False, "connect it, or remove it from the file"),
     "renamed-switch": FindingKind(False, "labels follow names: import the newer file again"),

@@ -49,7 +49,8 @@ class NodeHealthView(Struct, frozen=True):
     those of its worst GPU, or of the node's quarantine. `quarantine` is "" if the node does not ask for quarantine,
     IN_FORCE if no pod is placed on it, BEYOND_BUDGET if it stays in use. `maintenance` is by what or by which user it
     is to get empty, and why; "" if it is in use. `model` is that of its label. Pods hold `used` of its whole GPUs;
-    `jobs` are the jobs and leases on it, and the pods of other schedulers that request GPUs. `labels` are its own."""
+    `jobs` are the jobs and leases on it, and the pods of other schedulers that request GPUs. `labels` are its own.
+    `spare`: it is a spare of its domain, which is held for the gangs that run there."""
 
     node: str
     state: str
@@ -66,6 +67,7 @@ class NodeHealthView(Struct, frozen=True):
     used: int = 0
     jobs: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    spare: bool = False
 
 
 class NodeList(Struct, frozen=True):

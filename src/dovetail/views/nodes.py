@@ -72,7 +72,8 @@ def node_health(
         return None
     one = _node(name, dict(record.allocatable).get(GPU, 0), reported, name in quarantined)
     used, jobs, labels = _used(state, slot), _jobs(state, slot), dict(record.labels)
-    return replace(one, model=labels.get(MODEL_LABEL, ""), used=used, jobs=tuple(jobs), labels=labels)
+    spare = bool(nodes.spare[slot])
+    return replace(one, model=labels.get(MODEL_LABEL, ""), used=used, jobs=tuple(jobs), labels=labels, spare=spare)
 
 
 def _used(state: State, slot: int) -> int:

@@ -47,8 +47,15 @@ def _named(names: Sequence[str], slots: Sequence[int]) -> tuple[str, ...]:
 
 
 def too_few(found: Sequence[DomainSpares]) -> list[FabricFinding]:
-    """A finding for each domain with fewer spares than the rule holds."""
-    return [FabricFinding("few-spares", _lacking(one)) for one in found if len(one.spares) < one.wanted]
+    """A finding for each domain with fewer spares than the rule holds, or with no node beside them."""
+    return [_finding(one) for one in found if len(one.spares) < one.wanted or one.nodes <= one.wanted]
+
+
+def _finding(one: DomainSpares) -> FabricFinding:
+    if one.nodes <= one.wanted:
+        held = f"{one.key} {one.domain} has {one.nodes} nodes with GPUs, of which the rule holds {one.wanted}"
+        return FabricFinding("only-spares", held)
+    return FabricFinding("few-spares", _lacking(one))
 
 
 def _lacking(one: DomainSpares) -> str:

@@ -176,18 +176,19 @@ def test_a_cluster_without_labels_of_a_network(tmp_path: Path) -> None:
 
 
 def test_spares_are_shown_and_domains_with_too_few_are_found(tmp_path: Path) -> None:
-    """Racks of three trays: one of rack b is broken, and no gang runs there."""
-    nodes = [node(f"n{at}") for at in range(1, 7)]
+    """Racks of three trays: one of rack b is broken, and no gang runs there; rack c has no node beside its spares."""
+    nodes = [node(f"n{at}") for at in range(1, 9)]
     for at, one in enumerate(nodes):
-        one["metadata"]["labels"]["dovetail.dev/rack"] = "aaabbb"[at]
+        one["metadata"]["labels"]["dovetail.dev/rack"] = "aaabbbcc"[at]
     nodes[3]["spec"] = {"unschedulable": True}
     definition = yaml.safe_load((ROOT / "deploy/crds/fabric.yaml").read_text())
     rules = {"spares": [{"key": "dovetail.dev/rack", "perDomain": 2}]}
     fabric = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Fabric", "metadata": {"name": "cluster"}, "spec": rules}
     with command_cluster(tmp_path, definition, *nodes, fabric, still=True) as held:
-        assert on(held, "show").stdout.splitlines()[-2:] == [
+        assert on(held, "show").stdout.splitlines()[-3:] == [
             "spares: dovetail.dev/rack a: 2 of 2: n[2-3]",
             "spares: dovetail.dev/rack b: 1 of 2: n6; out of order: n4",
+            "spares: dovetail.dev/rack c: 2 of 2: n[7-8]",
         ]
         shown = json.loads(on(held, "show", "-o", "json").stdout)["spares"]
         wanted = {"key": "dovetail.dev/rack", "domain": "b", "nodes": 3, "wanted": 2}
@@ -195,8 +196,11 @@ def test_spares_are_shown_and_domains_with_too_few_are_found(tmp_path: Path) -> 
         result = on(held, "check")
         assert result.exit_code == 0
         assert "warning: few-spares: dovetail.dev/rack b has 1 of 2 spares; out of order: n4" in result.stdout
+        assert "only-spares: dovetail.dev/rack c has 2 nodes with GPUs, of which the rule holds 2" in result.stdout
         free = held.run("free", "--kubeconfig", str(held.config)).stdout
-        assert "16 of 48 GPUs on 6 nodes are free, 8 of them on closed nodes, 24 on spare nodes" in free
+        assert "16 of 64 GPUs on 8 nodes are free, 8 of them on closed nodes, 40 on spare nodes" in free
+        listed = held.run("nodes", "--kubeconfig", str(held.config)).stdout
+        assert "spares of their domain, held for the gangs that run there: n[2-3,6-8]" in listed
 
 
 def test_nodes_are_named_by_a_file_or_a_cluster(conf: str) -> None:

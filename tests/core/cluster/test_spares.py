@@ -97,6 +97,17 @@ def test_a_pod_that_tests_nodes_uses_a_spare() -> None:
     assert driven.at(20, ev.PodChanged(Pod("test", "dovetail-system", "test", request))).keys() == {"test"}
 
 
+def test_a_gang_that_tests_nodes_waits_for_the_spares_too() -> None:
+    driven = Driven(*trays(4), policy=FOR_DRIVEN)
+    driven.at(10, rule(2))
+    driven.at(20, pod("other"))
+    request = Request(((GPU, 4),), tolerations=(Toleration(SPARE_TOLERATION, "Exists"),))
+    pods = [ev.PodChanged(Pod(f"t{i}", "dovetail-system", f"t{i}", request, gang="t")) for i in range(4)]
+    assert driven.at(30, ev.GangChanged(Gang("t", "dovetail-system", "t", 4, required=(CLIQUE,))), *pods) == {}
+    assert driven.holds()["t0"].when is When.NOT_YET
+    assert len(driven.at(40, ev.PodRemoved("other"))) == 4
+
+
 def test_a_gang_that_would_need_the_spares_is_refused_for_good() -> None:
     driven = Driven(*trays(18), *trays(18, "b"), policy=FOR_DRIVEN)
     driven.apply_events(rule(2))
@@ -115,6 +126,20 @@ def test_the_replacement_of_a_pod_on_a_broken_node_takes_a_spare_and_others_do_n
     # Back in order, the node is one of the two spares: the job keeps what it has.
     assert driven.at(40, ev.NodeChanged(tray(broken))) == {}
     assert spares(driven.state) == {broken, "a17"}
+
+
+def test_spares_are_open_to_all_sub_gangs_of_a_gang_in_the_domain() -> None:
+    """Also to one whose only pod there was on the broken node."""
+    driven = Driven(*trays(6), policy=FOR_DRIVEN)
+    driven.at(10, rule(2))
+    whole = Gang("job", "ns", "job", 0, required=(CLIQUE,))
+    parts = [Gang(f"job/{name}", "ns", name, count, parent="job") for name, count in (("prefill", 1), ("decode", 3))]
+    pods = [pod("p0", gang="job/prefill"), *(pod(f"d{i}", gang="job/decode") for i in range(3))]
+    assert len(driven.at(20, *map(ev.GangChanged, (whole, *parts)), *pods)) == 4
+    broken = next(name for name, uid in by_node(driven.state).items() if uid == "p0")
+    gone = [ev.NodeChanged(tray(broken, unschedulable=True)), ev.PodRemoved("p0")]
+    assert driven.at(30, *gone, pod("p1", gang="job/prefill")) == {"p1": "a04"}
+    assert driven.at(40, pod("x", gang="x"), ev.GangChanged(Gang("x", "ns", "x"))) == {}
 
 
 def test_spares_stay_shut_for_the_gangs_of_a_domain_that_is_in_order() -> None:

@@ -204,7 +204,7 @@ class Cluster:
         """The shape of a waiting pod: its request, with what its claims still want, and the nodes that it may use if it
         starts now."""
         shape = self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
-        if pod.gang in self.spares.open_gangs and (opened := self.spares.opened(pod.gang)):
+        if self.spares.open_gangs and (opened := self.spares.opened(pod.gang)):
             shape = self.shapes.beside_spares(shape, opened)
         return self.maintenances.shape_of(shape, pod, self.now_ms) if self.nodes.closings_ms else shape
 
@@ -220,13 +220,13 @@ class Cluster:
         if self.nodes.closings_ms:
             return list(map(self.shape_of, pods))
         shapes: list[Shape] = []
-        open_gangs = self.spares.open_gangs
+        opening = bool(self.spares.open_gangs)
         plain: Request | None = None
         for pod in pods:
             # Pods of a gang mostly request the same, and without claims the request alone is the shape.
-            if pod.request is not plain or pod.device_claims or pod.containers or pod.gang in open_gangs:
+            if pod.request is not plain or pod.device_claims or pod.containers or (opening and pod.gang):
                 shape = self.shape_of(pod)
-                alone = pod.device_claims or pod.containers or pod.gang in open_gangs
+                alone = pod.device_claims or pod.containers or (opening and pod.gang)
                 plain = None if alone else pod.request
             shapes.append(shape)
         return shapes

@@ -9,6 +9,7 @@ Rules
 - A node that is out of order is no spare: it is cordoned, quarantined, in maintenance or invalid, it lacks its device
   plugin or a GPU, or has a taint that Kubernetes sets on a node that is down. While a node of a domain is, its spares
   are open to the gangs that have pods there: the pod that replaces the one on that node finds room in its domain.
+  A gang and its sub-gangs are one here: what a pod of any of them may use, so may all.
 - While no gang has pods in the domain, a node that is out of order uses up a spare, for everyone. So a gang that was
   restarted as a whole finds as many nodes as it had.
 - Pods without devices use spares like any other node, and so do pods with a toleration of the key `dovetail.dev/spare`,
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -44,7 +45,8 @@ _DomainKey = tuple[int, int]
 
 class _NodeUse(Struct, frozen=True):
     """What counts of a node: the domains that hold it, whether it is empty and out of order (`broken`), whether pods
-    could run on it one day without a change of its own record (`able`), and the gangs there."""
+    could run on it one day without a change of its own record (`able`), and the gangs there, each by the topmost one
+    above it."""
 
     name: str
     domains: tuple[_DomainKey, ...]
@@ -124,8 +126,12 @@ class Spares:
         self._nodes, self._fabric, self._offers = nodes, fabric, offers
         self._placements, self._on_slot = placements, on_slot
         self.rules: tuple[SpareRule, ...] = ()
+        self.top: Callable[[str], str] = str
+        """The topmost gang above a gang; itself where the gangs are not known."""
         self.open_gangs: frozenset[str] = frozenset()
-        """The gangs to which a spare is open."""
+        """The topmost gangs to which a spare is open."""
+        self._opened: dict[str, frozenset[int]] = {}
+        """What `opened` has answered since the last change, by topmost gang: it is asked for each pod."""
         self._again = False
         self._ids: Sequence[Ids] = ()
         """The domains of every slot, by rule, as they were read last."""
@@ -143,13 +149,18 @@ class Spares:
 
     def opened(self, gang: str) -> frozenset[int]:
         """The spares that pods of this gang may use."""
-        if gang not in self.open_gangs:
+        top = self.top(gang)
+        if top not in self.open_gangs:
             return NOTHING_OPEN
-        domains = [domain for domain in self._opening.values() if gang in domain.gangs]
-        found = NOTHING_OPEN.union(*[domain.opened for domain in domains])
-        if len(self.rules) < 2:
-            return found
-        return frozenset([slot for slot in found if self._holds[slot] == sum(slot in one.opened for one in domains)])
+        found = self._opened.get(top)
+        if found is None:
+            domains = [domain for domain in self._opening.values() if top in domain.gangs]
+            slots = NOTHING_OPEN.union(*[domain.opened for domain in domains])
+            if len(self.rules) > 1:
+                # Each rule that holds it has to open it.
+                slots = frozenset([s for s in slots if self._holds[s] == sum(s in one.opened for one in domains)])
+            found = self._opened[top] = slots
+        return found
 
     def settle(self, promised: frozenset[int]) -> bool:
         """Take the changes of nodes and placements, and what is promised now. Returns whether a node may be used that
@@ -164,6 +175,7 @@ class Spares:
             self._domains.clear()
             self._opening.clear()
             self._holds.clear()
+            self._opened.clear()
             self.open_gangs = frozenset()
         else:
             moved = set[int]()
@@ -175,6 +187,7 @@ class Spares:
         for key in touched:
             free |= self._choose(key, moved)
         if touched:
+            self._opened.clear()
             self.open_gangs = frozenset(gang for domain in self._opening.values() for gang in domain.gangs)
         return self._mark(moved) or free
 
@@ -217,7 +230,7 @@ class Spares:
             return None
         pods = [self._placements[uid].pod for uid in self._on_slot.get(slot, ())]
         having = [pod for pod in pods if pod.device_claims or asks_devices(pod.request)]
-        gangs = tuple(sorted({pod.gang for pod in having if pod.gang}))
+        gangs = tuple(sorted({self.top(pod.gang) for pod in having if pod.gang}))
         empty = not having and slot not in self._promised
         able = record.problem is None and not record.unschedulable
         return _NodeUse(record.name, domains, empty, self._broken(slot, record), able, gangs)

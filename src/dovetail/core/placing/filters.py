@@ -83,12 +83,18 @@ def takes(nodes: Nodes, shape: Shape, index: Index) -> Mask:
 def kept_from(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     """Spares that pods of the shape may not use."""
     spare = nodes.spare[index].copy()
-    asks = shape.wants or shape.stand_ins is not None or asks_devices(shape.request)
-    if not asks or any(one.key == SPARE_TOLERATION for one in shape.request.tolerations):
+    if not minds_spares(shape):
         spare[:] = False
     elif shape.opened:
         spare &= ~np.isin(np.arange(nodes.size)[index], list(shape.opened))
     return spare
+
+
+def minds_spares(shape: Shape) -> bool:
+    """Whether pods of the shape are kept from spares: they ask for devices, and do not test nodes."""
+    if any(one.key == SPARE_TOLERATION for one in shape.request.tolerations):
+        return False
+    return bool(shape.wants) or shape.stand_ins is not None or asks_devices(shape.request)
 
 
 def asks_plugin(request: Request) -> bool:

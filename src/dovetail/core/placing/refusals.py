@@ -23,7 +23,6 @@ from dovetail.core.cluster.maintenances import tolerates
 from dovetail.core.cluster.nodes import UNOFFERED, UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.cluster.spares import asks_devices
 from dovetail.core.devices.mig import names as mig
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.labels import untolerated
@@ -331,7 +330,7 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
         if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))
         copies = np.where(filters.selected(nodes, shape.request, everywhere), copies, 0)
-        if shape.wants or shape.stand_ins is not None or asks_devices(shape.request):
+        if filters.minds_spares(shape):
             copies[spares] = 0
         domains = cluster.fabric.domains(level) if level else np.zeros(nodes.size, dtype=np.int64)
         inside = domains >= 0
