@@ -79,6 +79,7 @@ NOT_FOUND = {
         "the object does not have the number of its pods, or makes one",
     ),
     "G59": (ALL - {"Job", "CronJob", "AppWrapper"}, "it takes any policy, or its operator sets one"),
+    "G60": (PARTIAL, "a runtime may have the init container and the memory"),
     "G50": (ALL, "the surge is a field of the Deployment: see the cases of the rule"),
 }
 """By rule, the kinds in which its fault has no meaning or cannot be written, and why."""
@@ -94,6 +95,7 @@ FOUND_IN_RIGHT = {
     ),
     "G47": ({*WORKFLOWS, "TaskRun"}, "it has no claims of its pods"),
     "G59": ({"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"}, "its pods restart"),
+    "G60": ({"TaskRun"}, "it has no init containers"),
 }
 """By rule, the kinds in which its right example is wrong, and why."""
 

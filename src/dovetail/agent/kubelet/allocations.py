@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
@@ -67,7 +66,7 @@ class Allocations:
         self._pods: dict[str, BoundPod] = {}
         self._reading = asyncio.Lock()
         self._read_s = -math.inf
-        """When the last read began that was answered, by the monotonic clock."""
+        """When the last read began that was answered, by the loop's clock."""
         self._changed = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -159,7 +158,7 @@ class Allocations:
 
     async def _known(self, known: Callable[[], bool]) -> None:
         """Return when it is so, or no pod that the kubelet can have seen makes it so; after `wait_s` at the latest."""
-        asked_s = time.monotonic()
+        asked_s = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 with contextlib.suppress(TimeoutError):
@@ -177,7 +176,7 @@ class Allocations:
         began. Returns whether the API server answered."""
         async with self._reading:
             if self._read_s < asked_s:
-                began_s = time.monotonic()
+                began_s = asyncio.get_running_loop().time()
                 if not await self._read_pods():
                     return False
                 self._read_s = began_s

@@ -51,7 +51,7 @@ from dovetail.kube.objects.pods import (
     TopologySpreadConstraint,
     Volume,
 )
-from dovetail.kube.objects.pods_on_node import ContainerOnNode, PodOnNode, PodSpecOnNode
+from dovetail.kube.objects.pods_on_node import ContainerOnNode, PodOnNode, PodSpecOnNode, ResourcesOnNode
 from dovetail.kube.objects.storage import PersistentVolumeClaim
 from dovetail.kube.translate.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
 
@@ -171,12 +171,16 @@ def _long_pod(long: _Long) -> Pod:
     )  # fmt: skip
 
 
+def _on_node(container: Container) -> ContainerOnNode:
+    amounts = container.resources
+    return ContainerOnNode(**_fields(container) | {"resources": ResourcesOnNode(amounts.requests, amounts.limits)})
+
+
 def _long_pod_on_node(long: _Long) -> PodOnNode:
     """Without the variables of its containers."""
     pod = _long_pod(long)
     containers, init = (
-        tuple(ContainerOnNode(**_fields(one)) for one in some)
-        for some in (pod.spec.containers, pod.spec.init_containers)
+        tuple(_on_node(one) for one in some) for some in (pod.spec.containers, pod.spec.init_containers)
     )
     spec = PodSpecOnNode(**_fields(pod.spec) | {"containers": containers, "init_containers": init})
     return PodOnNode(pod.metadata, spec, pod.status, (*pod.unread, "spec.containers[].env"))
