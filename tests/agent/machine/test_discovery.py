@@ -19,6 +19,7 @@ from dovetail.agent.machine.gpu_direct import (
     ACS_REDIRECTS,
     IOMMU_TRANSLATES,
     MEMORY_LOCK,
+    NO_ADDRESS,
     NO_PEER_MEMORY,
     NOT_RELAXED,
 )
@@ -257,7 +258,7 @@ def test_a_gpu_node_has_what_gpudirect_rdma_lacks_as_the_crd_allows_it(standin: 
     definition = yaml.safe_load((ROOT / "deploy/crds/gpunode.yaml").read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     codes = schema["gpuDirect"]["items"]["properties"]["code"]["enum"]
-    assert {*codes} == {NO_PEER_MEMORY, ACS_REDIRECTS, IOMMU_TRANSLATES, NOT_RELAXED, MEMORY_LOCK}
+    assert {*codes} == {NO_PEER_MEMORY, ACS_REDIRECTS, IOMMU_TRANSLATES, NOT_RELAXED, MEMORY_LOCK, NO_ADDRESS}
     assert {check.args[0] for one in gpu_direct.CHECKS if isinstance(check := one.look, partial)} == {*codes}
     assert "gpuDirect" not in document(status_of(Host()))
 

@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_reported_and_is_no_obstacle(standin: Machine) ->
     iommu_group(machine, hcas_of(machine)[0].bus_id, None)
     found, missed = look(machine)
     assert found == ()
-    assert missed.keys() == {f"gpuDirect.{what}" for what in gpu_direct._EXAMINED}
+    assert missed.keys() == {f"gpuDirect.{what}" for what in gpu_direct._EXAMINED if what != "nicAddresses"}
     assert missed["gpuDirect.acs"].endswith("config beyond 64 bytes, for want of the capability SYS_ADMIN")
 
 
@@ -195,3 +195,32 @@ def test_an_hca_without_character_devices_is_not_in_use(standin: Machine, tmp_pa
     bare = [replace(hca, device_nodes=()) for hca in sysfs.hcas()]
     assert obstacles(sysfs, gpus_of(sysfs), bare, lambda what, why: None) is None
     assert obstacles(sysfs, [], sysfs.hcas(), lambda what, why: None) is None
+
+
+EMPTY, LOCAL = "0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0ac0:ebff:fe9a:1f00"
+MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
+
+
+@pytest.mark.parametrize(
+    ("layer", "gids", "value"),
+    [
+        ("Ethernet", [LOCAL, LOCAL, EMPTY, EMPTY], f"only link-local: {LOCAL}"),
+        ("Ethernet", [EMPTY, None, EMPTY], "no GID"),
+        ("Ethernet", [*[EMPTY] * gpu_direct.MOST_GIDS, MAPPED], "no GID"),
+        ("Ethernet", [LOCAL, LOCAL, EMPTY, MAPPED], ""),
+        ("Ethernet", [LOCAL, "2001:0db8:0000:0000:0000:0000:0000:0001"], ""),
+        ("Ethernet", [], ""),
+        ("InfiniBand", ["fe80:0000:0000:0000:0ac0:ebff:fe9a:1f00"], ""),
+    ],
+)
+def test_a_roce_nic_needs_an_address(standin: Machine, layer: str, gids: list[str | None], value: str) -> None:
+    machine = standin("dgx-h100")
+    hca = hcas_of(machine)[0]
+    port = machine.sysfs / "class/infiniband" / hca.name / "ports" / hca.active_ports[0]
+    (port / "link_layer").write_text(f"{layer}\n")
+    (port / "gids").mkdir()
+    for number, gid in enumerate(gids):
+        # The kernel refuses to read an entry that was never set; a folder cannot be read either.
+        (port / f"gids/{number}").write_text(f"{gid}\n") if gid else (port / f"gids/{number}").mkdir()
+    file = f"/sys/class/infiniband/{hca.name}/ports/{hca.active_ports[0]}/gids"
+    assert look(machine) == (((Obstacle("NoNicAddress", file, value),) if value else ()), {})

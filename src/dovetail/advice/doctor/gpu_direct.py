@@ -25,6 +25,9 @@ _FINDINGS = (
     ("memory-lock", "MemoryLockLimited", "containers may lock little memory, and RDMA locks its buffers",
      "add the capability IPC_LOCK to the containers, or set LimitMEMLOCK=infinity for the service of the container "
      "runtime and restart it"),
+    ("nic-address", "NoNicAddress", "RoCE NICs have no IP address: their packets reach no other network",
+     "give the interfaces of these NICs addresses; where pods have interfaces of their own on them (macvlan, SR-IOV), "
+     "their addresses count instead"),
 )  # fmt: skip
 
 

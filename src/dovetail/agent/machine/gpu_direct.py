@@ -11,11 +11,14 @@ Rules
 - PCIe relaxed ordering is enabled for an HCA.
 - Containers may lock memory without limit. That is the limit of this process: a container inherits that of the
   runtime. The capability IPC_LOCK lifts it.
+- An active port of an Ethernet HCA (RoCE) has a GID of an IP address. With those of link-local addresses alone packets
+  reach no other network. Of the table of GIDs the first MOST_GIDS are read: the kernel fills it from the begin.
 - If the CPU translates the addresses of the GPUs (ATS: Grace), ACS and IOMMU are not examined.
 - What could not be read is reported as unread, and is no obstacle. The configuration of a PCI device beyond 64 bytes is
   readable only with the capability SYS_ADMIN.
 Sources: CUDA, GPUDirect RDMA (IOMMU); NCCL, troubleshooting (ACS, DMA-BUF); GPU Operator, GPUDirect RDMA. Of Linux:
-drivers/pci/p2pdma.c (bits of ACS), ABI of sysfs-kernel-iommu_groups, include/uapi/linux/pci_regs.h.
+drivers/pci/p2pdma.c (bits of ACS), drivers/infiniband/core/roce_gid_mgmt.c, ABI of sysfs-class-infiniband and of
+sysfs-kernel-iommu_groups, include/uapi/linux/pci_regs.h.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 
 from msgspec import Struct
 
 from dovetail.agent.machine.host import Gpu, Obstacle
-from dovetail.agent.machine.sysfs import Hca, Sysfs, SysfsError
+from dovetail.agent.machine.sysfs import Hca, Sysfs, SysfsError, natural
 
-NO_PEER_MEMORY, ACS_REDIRECTS, IOMMU_TRANSLATES, NOT_RELAXED, MEMORY_LOCK = (
-    "NoPeerMemory", "AcsRedirects", "IommuTranslates", "StrictOrdering", "MemoryLockLimited",
+NO_PEER_MEMORY, ACS_REDIRECTS, IOMMU_TRANSLATES, NOT_RELAXED, MEMORY_LOCK, NO_ADDRESS = (
+    "NoPeerMemory", "AcsRedirects", "IommuTranslates", "StrictOrdering", "MemoryLockLimited", "NoNicAddress",
 )  # fmt: skip
+MOST_GIDS = 32
+_NO_GID, _LINK_LOCAL = re.compile(r"[0:]*"), ("fe8", "fe9", "fea", "feb")
 _MODULES = ("nvidia_peermem", "nv_peer_mem")
 _DMA_BUF_SINCE = (5, 12)
 _OPEN = "Open Kernel Module"
@@ -132,12 +138,34 @@ def _memory_lock(machine: _Machine) -> Iterator[Obstacle]:
         yield Obstacle(MEMORY_LOCK, "/proc/self/limits", f"Max locked memory {found[1]} bytes")
 
 
+def _addresses(machine: _Machine) -> Iterator[Obstacle]:
+    for hca in machine.hcas:
+        for port in hca.active_ports:
+            gids = Path("class/infiniband", hca.name, "ports", port, "gids")
+            if machine.sysfs.read(machine.sysfs.root / gids.with_name("link_layer"), default="") != "Ethernet":
+                continue
+            entries = sorted(machine.sysfs.names(gids, must=False), key=natural)[:MOST_GIDS]
+            found = [gid for entry in entries if (gid := _gid(machine.sysfs, gids / entry))]
+            if entries and all(gid.startswith(_LINK_LOCAL) for gid in found):
+                yield Obstacle(NO_ADDRESS, f"/sys/{gids}", f"only link-local: {found[0]}" if found else "no GID")
+
+
+def _gid(sysfs: Sysfs, entry: Path) -> str:
+    """A GID, "" where there is none: the kernel returns zeros, or an error."""
+    try:
+        gid = sysfs.read(sysfs.root / entry).lower()
+    except SysfsError:
+        return ""
+    return "" if _NO_GID.fullmatch(gid) else gid
+
+
 _EXAMINED: dict[str, Callable[[_Machine], Iterator[Obstacle]]] = {
     "peerMemory": _peer_memory,
     "acs": _acs,
     "iommu": _iommu,
     "relaxedOrdering": _ordering,
     "memoryLock": _memory_lock,
+    "nicAddresses": _addresses,
 }
 
 

@@ -211,7 +211,7 @@ class HolderProcess(Wire, frozen=True):
 
 class GpuDirectObstacle(Wire, frozen=True):
     """What keeps GPUDirect RDMA from working, or slows it down: NoPeerMemory, AcsRedirects, IommuTranslates,
-    StrictOrdering or MemoryLockLimited; with a file of the node and its value."""
+    StrictOrdering, MemoryLockLimited or NoNicAddress; with a file of the node and its value."""
 
     code: str = ""
     file: str = ""
