@@ -149,7 +149,10 @@ def shown(result: Result) -> tuple[int, str]:
 def test_one_answer(command: tuple[str, ...], plane: Plane, playground: CommandCluster, snapshot: Path) -> None:
     real = shown(run(*command, "--kubeconfig", str(plane.kubeconfig)))
     assert shown(run(*command, "--kubeconfig", str(playground.config))) == real
-    assert shown(run(*command, "-f", str(snapshot))) == real
+    # A snapshot has no Events, in which agents report what they did for the network of a pod: not read, and not none.
+    code, text = real
+    unread = code, text.replace('"network": []', '"network": null')
+    assert shown(run(*command, "-f", str(snapshot))) == unread
 
 
 @pytest.mark.usefixtures("at")

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.errors import KubeError
 from dovetail.sleeping.engines import EngineCall
@@ -47,8 +48,8 @@ class EngineClient:
         if not one.engine.state_path:
             return None
         try:
-            return msgspec.json.decode(body, type=_Answer).is_sleeping
-        except msgspec.MsgspecError as error:
+            return decode_json(body, _Answer).is_sleeping
+        except JsonError as error:
             raise EngineRefuses(f"GET {path}: its answer is no state: {error}") from None
 
     async def switch(self, one: Sleeper, calls: Iterable[EngineCall], *, asleep: bool) -> None:
