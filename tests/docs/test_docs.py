@@ -35,6 +35,7 @@ from dovetail.history.collector import metrics as collector_metrics
 from dovetail.history.records import Outcome
 from dovetail.idlepolicy import metrics as idle_metrics
 from dovetail.idlepolicy import run as idle_policy
+from dovetail.kube import probe_server
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.objects.views import VIEWS
@@ -43,13 +44,11 @@ from dovetail.operator import endpoints as operator_endpoints
 from dovetail.operator import metrics as operator_metrics
 from dovetail.playground import EXIT_CODE, GPU_LOAD, LOG, RUN_SECONDS
 from dovetail.replicas import metrics as replica_metrics
-from dovetail.replicas import run as replica_run
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
 from dovetail.sleeping import metrics as turn_metrics
-from dovetail.sleeping import run as turns_run
 from dovetail.topology.fabric import FINDING_KINDS
 from dovetail.views.lease_types import LeaseRow, PlaneRow, RequestRow
 from dovetail.views.why_types import Why, WhyLease, WhyRequest
@@ -224,8 +223,8 @@ def test_endpoints() -> None:
     assert first(reference("metrics", "path", "The operator's")) == list(operator_endpoints.PATHS)
     assert first(reference("metrics", "path", "Of agents' endpoints")) == list(probes.PATHS)
     assert first(reference("metrics", "path", "Of the policy about idle workloads")) == list(idle_policy.PATHS)
-    assert first(reference("metrics", "path", "Of replicas by need")) == list(replica_run.PATHS)
-    assert first(reference("metrics", "path", "Of turns")) == list(turns_run.PATHS)
+    assert first(reference("metrics", "path", "Of replicas by need")) == list(probe_server.PLAIN_PATHS)
+    assert first(reference("metrics", "path", "Of turns")) == list(probe_server.PLAIN_PATHS)
 
 
 def test_the_metrics_of_the_agent() -> None:

@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from dovetail.cli import cli
 from dovetail.kube import probe_server
 from dovetail.replicas import metrics
-from dovetail.replicas.run import answers
 from tests.needs import reporter, unavailable
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
@@ -91,7 +90,7 @@ async def test_an_hpa_follows_the_replicas_that_are_published(plane: Plane, pyte
     gauge = metrics.DESIRED
     plane.kubectl("create", "namespace", "serving")
     try:
-        async with probe_server.opened("127.0.0.1:0", answers()) as port:
+        async with probe_server.opened("127.0.0.1:0", probe_server.plain_answers()) as port:
             gauge.labels("Deployment", "llama").set(3)
             with Prometheus(
                 {"replicas": [f"127.0.0.1:{port}"]}, labels={"replicas": {"namespace": "serving"}}

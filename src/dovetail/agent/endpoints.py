@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail.agent.metrics import AgentMetrics, metrics, stuck, waits
-from dovetail.kube.probe_server import Answer, opened
+from dovetail.kube.probe_server import Answer, exposition, opened
 
 
 class _Vital(Collector):
@@ -36,7 +36,7 @@ def answers(vitals: Callable[[], AgentMetrics]) -> Mapping[str, Answer]:
         return _answer("; ".join(waits(vitals())))
 
     async def scrape(_: web.BaseRequest) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return exposition(registry)
 
     return {"/livez": livez, "/healthz": livez, "/readyz": readyz, "/metrics": scrape}
 

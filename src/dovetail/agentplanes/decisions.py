@@ -16,7 +16,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -25,6 +24,7 @@ from dovetail.agentplanes.facts import CarriedLease, HostPod, PlaneFacts, Reques
 from dovetail.agentplanes.host_pod import HostPodPlan, NotCarried, host_pod, with_lease
 from dovetail.agentplanes.wants import MOST_DEVICES, PodGang, PodWant, gang_of, want_of
 from dovetail.apiserver.objects import Key, Object, condition_of, key_of, objects_at, text_at, value_at
+from dovetail.kube.objects.base import time_text
 from dovetail.plane.placement import AgentPod, Assignment, HeldDevice, devices_of, place
 
 
@@ -412,7 +412,7 @@ def _ending(lease: CarriedLease, now_ms: int) -> tuple[str, str] | None:
     """Reason and message for the pods of a lease that ends."""
     if lease.over or not (lease.revoked or (lease.refused and now_ms >= lease.notice_ms)):
         return None
-    at = datetime.fromtimestamp(lease.end_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = time_text(lease.end_ms)
     why = lease.message or f"the term cannot be renewed: {lease.refused}"
     return lease.revoked or "Expired", f"save a checkpoint now: the pod is deleted at {at} ({why})"
 

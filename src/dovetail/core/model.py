@@ -29,6 +29,8 @@ from dovetail.core.placing import layout
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
+NVIDIA = "nvidia.com/"
+"""The domain of the resources of NVIDIA's device plugin."""
 GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"
 WHOLE_GPU_MILLI = layout.WHOLE_GPU_MILLI
@@ -133,6 +135,12 @@ class Request(Struct, frozen=True, cache_hash=True):
     def scattered(self) -> bool:
         """Whether what it asks for is read off more than its own node: ports, spread, peers."""
         return bool(self.ports or self.spread or self.affinity or self.anti_affinity or self.preferred_peers)
+
+    @property
+    def asks_devices(self) -> bool:
+        """Whether it asks for GPUs, parts of some, or other devices of NVIDIA's device plugin."""
+        named = any(name.startswith(NVIDIA) for name, _ in self.resources)
+        return named or bool(self.gpu_milli or self.gpu_memory_mib)
 
 
 class Problem(Struct, frozen=True):

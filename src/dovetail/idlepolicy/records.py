@@ -23,6 +23,7 @@ from dovetail.jobs.kinds import Document, at, text_at
 from dovetail.jobs.notices import REASON, STOPPED_REASON, Notice, write_one
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import KubeError
+from dovetail.kube.objects.base import time_text
 from dovetail.kube.objects.holding import HoldingPod
 from dovetail.kube.translate.annotations import IDLE_NOTICED, IDLE_STOPPED, PREFIX, WHEN_IDLE
 
@@ -52,7 +53,7 @@ async def notify_owner(client: Client, workload: PodsOwner, policy: IdlePolicy, 
     since_ms = workload.facts(now_ms).since_ms
     note = f"The GPUs of its pods are idle since {_minute(since_ms)}. {consequence(workload, policy, now_ms)}"
     await write_one(client, _notice(workload, since_ms, note, REASON), _time(now_ms))
-    await _patch(client, workload, {"metadata": {"annotations": {IDLE_NOTICED: _text(now_ms)}}})
+    await _patch(client, workload, {"metadata": {"annotations": {IDLE_NOTICED: time_text(now_ms)}}})
 
 
 async def stop(client: Client, workload: PodsOwner, now_ms: int) -> None:
@@ -62,11 +63,11 @@ async def stop(client: Client, workload: PodsOwner, now_ms: int) -> None:
     way = workload.kind.way
     before = at(workload.document, way.path)
     replicas = f", replicas {1 if before is None else before}" if way.path == "spec.replicas" else ""
-    change: Any = way.value(_text(now_ms))
+    change: Any = way.value(time_text(now_ms))
     for step in reversed(way.path.split(".")):
         change = {step: change}
     annotations = change.setdefault("metadata", {}).setdefault("annotations", {})
-    annotations[IDLE_STOPPED] = f"{_text(now_ms)}{replicas}"
+    annotations[IDLE_STOPPED] = f"{time_text(now_ms)}{replicas}"
     tried = await _patch(client, workload, change, {"dryRun": "All"})
     if not way.holds(at(tried, way.path)):
         raise FieldDropped(f"the CustomResourceDefinition of {workload.kind.resource.kind} has no {way.path}")
@@ -141,10 +142,6 @@ async def _patch(
 
 def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms // 1000, UTC)
-
-
-def _text(ms: int) -> str:
-    return f"{_time(ms):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _minute(ms: int) -> str:

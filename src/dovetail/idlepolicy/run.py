@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail import __runs__, __version__
 from dovetail.idlepolicy import metrics, records
@@ -204,7 +203,7 @@ class IdlePasses:
         return web.Response(status=503 if self.failure else 200, text=f"{self.failure or 'ok'}\n")
 
     async def _metrics(self, _: web.BaseRequest) -> web.Response:
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return probe_server.exposition()
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 _LIFE_S = 20.0
 _MOST = 64
@@ -25,6 +26,25 @@ _quiet.propagate = False
 """What strangers send is nothing for the log."""
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+PLAIN_PATHS = ("/healthz", "/metrics")
+"""Of a process that is alive while it answers."""
+
+
+def plain_answers() -> Mapping[str, Answer]:
+    """The handlers of PLAIN_PATHS."""
+
+    async def healthz(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def metrics(_: web.BaseRequest) -> web.StreamResponse:
+        return exposition()
+
+    return dict(zip(PLAIN_PATHS, (healthz, metrics), strict=True))
+
+
+def exposition(registry: CollectorRegistry = REGISTRY) -> web.Response:
+    """The metrics of this process, in Prometheus' text format."""
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 class Doors(web.Server):

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail.kube.api.reflector import Reflector
-from dovetail.kube.probe_server import Answer
+from dovetail.kube.probe_server import Answer, exposition
 from dovetail.operator import metrics
 
 PATHS = ("/healthz", "/readyz", "/metrics")
@@ -46,4 +45,4 @@ class OperatorEndpoints:
     async def _metrics(self, _: web.BaseRequest) -> web.Response:
         for reflector in self._reflectors:
             metrics.STALENESS_SECONDS.labels(str(reflector.resource)).set(reflector.staleness_s())
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return exposition()

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from aiohttp import web
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from prometheus_client import Gauge
 
 from dovetail.kube import probe_server
 from dovetail.kube.api.client import Client
@@ -22,7 +21,6 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.manifests.documents import Document
-from dovetail.kube.probe_server import Answer
 from dovetail.kube.reading.engines import read_engines
 from dovetail.kube.reading.prometheus_api import PrometheusAccess
 from dovetail.monitoring.engine_load import EngineLoad
@@ -32,7 +30,6 @@ from dovetail.replicas.need import NeedTarget
 from dovetail.replicas.workload import WorkloadError, read_workload
 from dovetail.views.engines import loads_of
 
-PATHS = ("/healthz", "/metrics")
 _NUMBERS: tuple[tuple[str, Gauge], ...] = (
     ("current", metrics.CURRENT), ("waiting", metrics.WAITING), ("needed", metrics.NEEDED),
     ("placeable", metrics.PLACEABLE), ("desired", metrics.DESIRED),
@@ -62,7 +59,10 @@ async def counted(config: ClusterConfig, asked: ReplicasAsked) -> tuple[ReplicaC
 
 async def run(config: ClusterConfig, asked: ReplicasAsked, listen: str, every_s: float) -> None:
     """Publish them every `every_s` until cancelled, at `listen` (HOST:PORT). Raises OSError if the port is taken."""
-    async with Client(config, user_agent="dovetail-replicas") as client, probe_server.opened(listen, answers()):
+    async with (
+        Client(config, user_agent="dovetail-replicas") as client,
+        probe_server.opened(listen, probe_server.plain_answers()),
+    ):
         while True:
             await publish(client, asked)
             await asyncio.sleep(every_s)
@@ -83,18 +83,6 @@ async def publish(client: Client, asked: ReplicasAsked) -> None:
             _set(kind, name, await count_of(client, workload, loads, asked.target, promised))
         except (WorkloadError, KubeError) as error:
             _failed(kind, name, error)
-
-
-def answers() -> Mapping[str, Answer]:
-    """The handler of each path."""
-
-    async def healthz(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text="ok\n")
-
-    async def exposed(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    return dict(zip(PATHS, (healthz, exposed), strict=True))
 
 
 async def _loads(asked: ReplicasAsked) -> Mapping[str, EngineLoad]:

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail.kube.api.reflector import Reflector
-from dovetail.kube.probe_server import Answer
+from dovetail.kube.probe_server import Answer, exposition
 from dovetail.scheduler import lease_metrics, metrics, queue_metrics, waiting_metrics
 from dovetail.scheduler.driver import Driver
 
@@ -69,7 +68,7 @@ class Endpoints:
                 return web.Response(status=status, text=f"{why}\n", headers=challenge)
         if self._driver is not None:
             self._measure(self._driver)
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return exposition()
 
     def _measure(self, driver: Driver) -> None:
         for reflector in self._reflectors:

@@ -21,10 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.base import epoch_ms, time_text
 from dovetail.kube.objects.pods import Container, Pod
 from dovetail.kube.translate.annotations import TURN, indices_of, options_of
-from dovetail.kube.translate.bound import read
+from dovetail.kube.translate.bound import Bound, read
 from dovetail.sleeping.engines import ENGINES, SleepEngine
 
 GATE = "dovetail-turn"
@@ -51,7 +51,7 @@ class TurnRecord(Struct, frozen=True):
     @property
     def text(self) -> str:
         """As the annotation has it."""
-        return f"{self.step} {datetime.fromtimestamp(self.at_ms / 1000, UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}"
+        return f"{self.step} {time_text(self.at_ms)}"
 
 
 class Sleeper(Struct, frozen=True):
@@ -99,20 +99,20 @@ def sleepers_of(pods: Iterable[Pod]) -> tuple[list[Sleeper], list[Unusable]]:
     for pod in pods:
         if pod.status.phase in ("Succeeded", "Failed") or not pod.spec.node_name:
             continue
-        kept = read(pod)
-        if not kept.bound.recorded or not kept.bound.gpu_asleep_mib:
+        bound = read(pod).bound
+        if not bound.recorded or not bound.gpu_asleep_mib:
             continue
         options = options_of(pod.metadata)
         if not options.sleep_engine:
             unusable.append(Unusable(pod.metadata.name, "it has no valid annotation dovetail.dev/sleep-engine"))
             continue
-        found.append(_sleeper(pod, options.sleep_engine, options.wake_wanted_ms))
+        found.append(_sleeper(pod, bound, options.sleep_engine, options.wake_wanted_ms))
     counted = {one.node for one in found if not one.gpus}
     return [_on_one(one) if one.node in counted else one for one in found], unusable
 
 
-def _sleeper(pod: Pod, engine_name: str, wanted_ms: int) -> Sleeper:
-    meta, node, bound = pod.metadata, pod.spec.node_name, read(pod).bound
+def _sleeper(pod: Pod, bound: Bound, engine_name: str, wanted_ms: int) -> Sleeper:
+    meta, node = pod.metadata, pod.spec.node_name
     container = next((one for one in pod.spec.containers if _asks(one)), Container())
     states = {one.name: one.state for one in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
     state, gate = states.get(container.name), states.get(GATE)

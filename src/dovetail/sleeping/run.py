@@ -20,9 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 
-from aiohttp import web
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail.core.turns import EngineState, TurnDecision, TurnTaker, turns
 from dovetail.kube import probe_server
@@ -32,15 +30,15 @@ from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.lease import Elector, LeaseLock
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import PODS
+from dovetail.kube.objects.base import time_text
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.probe_server import Answer
 from dovetail.kube.translate.annotations import PREFIX, TURN, WAKE_WANTED
 from dovetail.sleeping import metrics
 from dovetail.sleeping.calls import EngineClient, EngineRefuses
 from dovetail.sleeping.instances import Sleeper, TurnRecord, TurnStep, Unusable, sleepers_of
 
-PATHS = ("/healthz", "/metrics")
 LEASE_NAME = "dovetail-turns"
+_AGENT = "dovetail-turns"
 _PAUSE_S = 30.0
 _SILENT_S = 30.0
 _STARTS_WITHIN_S = 1800.0
@@ -78,7 +76,7 @@ class NoInstance(Exception):
 
 async def read_turns(config: ClusterConfig, options: TurnOptions) -> tuple[InstanceTurn, ...]:
     """What the instances of the namespace do now. Changes nothing. Raises KubeError."""
-    async with Client(config, user_agent="dovetail-turns") as client:
+    async with Client(config, user_agent=_AGENT) as client:
         giver = TurnGiver(client, options, lambda: False)
         await giver.once()
         return giver.shown
@@ -86,16 +84,15 @@ async def read_turns(config: ClusterConfig, options: TurnOptions) -> tuple[Insta
 
 async def ask_to_wake(config: ClusterConfig, namespace: str, name: str) -> None:
     """Write on the pod that it wants to be awake. Raises KubeError, NoInstance."""
-    async with Client(config, user_agent="dovetail-turns") as client:
+    async with Client(config, user_agent=_AGENT) as client:
         await _found(client, namespace, name)
-        wanted = TurnRecord(TurnStep.WAKING, round(time.time() * 1000)).text.partition(" ")[2]
-        await _annotate(client, namespace, name, {_WANTED: wanted})
+        await _annotate(client, namespace, name, {_WANTED: time_text(round(time.time() * 1000))})
 
 
 async def put_to_sleep(config: ClusterConfig, namespace: str, name: str) -> None:
     """Put one instance to sleep now. Raises KubeError, EngineRefuses, NoInstance, also for one that starts or
     wakes."""
-    async with Client(config, user_agent="dovetail-turns") as client:
+    async with Client(config, user_agent=_AGENT) as client:
         one = await _found(client, namespace, name)
         if one.record.step in (TurnStep.START, TurnStep.WAKING):
             raise NoInstance(f"{namespace}/{name} starts or wakes now: try again when it is awake")
@@ -108,10 +105,10 @@ async def run(config: ClusterConfig, options: TurnOptions) -> None:
     """Give the turns until cancelled. Raises OSError if the port is taken."""
     async with AsyncExitStack() as stack:
         if options.listen:
-            await stack.enter_async_context(probe_server.opened(options.listen, answers()))
-        client = await stack.enter_async_context(Client(config, user_agent="dovetail-turns"))
+            await stack.enter_async_context(probe_server.opened(options.listen, probe_server.plain_answers()))
+        client = await stack.enter_async_context(Client(config, user_agent=_AGENT))
         elector = Elector(
-            client, LeaseLock(options.namespace, LEASE_NAME), "dovetail-turns",
+            client, LeaseLock(options.namespace, LEASE_NAME), _AGENT,
             on_started_leading=lambda: metrics.LEADS.set(1), on_stopped_leading=lambda: metrics.LEADS.set(0),
         )  # fmt: skip
         giver = TurnGiver(client, options, lambda: elector.is_leader)
@@ -126,18 +123,6 @@ async def run(config: ClusterConfig, options: TurnOptions) -> None:
             election.cancel()
             await asyncio.gather(election, return_exceptions=True)
             await elector.release()
-
-
-def answers() -> Mapping[str, Answer]:
-    """The handler of each path."""
-
-    async def healthz(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text="ok\n")
-
-    async def exposed(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    return dict(zip(PATHS, (healthz, exposed), strict=True))
 
 
 class TurnGiver:

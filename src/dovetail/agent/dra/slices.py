@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import astuple
@@ -27,6 +26,7 @@ from dovetail.agent.dra.offer import Offered, Partition, places
 from dovetail.agent.health.health import LOST, Unhealthy
 from dovetail.agent.health.xids import Action
 from dovetail.agent.machine.host import Gpu, GpuEngines, Host
+from dovetail.kube.objects.base import time_text
 
 MOST_DEVICES = 64
 MOST_COUNTER_SETS = 8
@@ -66,7 +66,7 @@ def taint(fault: Unhealthy, driver: str) -> Document:
     elif fault.code.startswith("xid-"):
         value = fault.code.removeprefix("xid-")
         key = f"{driver}/xid"
-    since = datetime.fromtimestamp(fault.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = time_text(fault.since_ms)
     effect = "NoExecute" if fault.action is Action.QUARANTINE_NODE else "NoSchedule"
     return {"key": key, **({"value": value} if value else {}), "effect": effect, "timeAdded": since}
 

@@ -12,7 +12,7 @@ Rules
 - That pods are idle is written with whatever is written next, five minutes later at most: it changes often, and it is
   not urgent. That one is not idle any more is written at once. The processes of pods that hold their devices are
   written so, too.
-- Of these, and of the processes on devices that their pods do not hold, the status has the `_MOST_PROCESSES` with the
+- Of these, and of the processes on devices that their pods do not hold, the status has the MOST_PROCESSES with the
   most memory each, without the names of programs: whoever may read GPUNodes need not see them.
 - A monotonic clock decides when to write; the time of day is only written.
 """
@@ -31,6 +31,7 @@ from dovetail import __version__
 from dovetail.agent.exporter.processes import Foreign, OwnProcess
 from dovetail.agent.health.states import DeviceHealth, Quarantine
 from dovetail.agent.machine.host import Host, Unread
+from dovetail.agent.publish.gpu_processes import foreign_processes, holder_processes
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
 from dovetail.kube.api.client import APPLY_PATCH, Client
 from dovetail.kube.api.decoding import Identified
@@ -43,14 +44,12 @@ from dovetail.kube.objects.topology import (
     AgentState,
     Condition,
     DeviceDifference,
-    ForeignProcess,
     GpuDirectObstacle,
     GpuHealth,
     GPUNode,
     GPUNodeStatus,
     GpuSharing,
     GpuStatus,
-    HolderProcess,
     KubeletState,
     MigInstance,
     MigState,
@@ -61,10 +60,8 @@ from dovetail.kube.objects.topology import (
 RENEW_S = 300.0
 _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
-_MOST_PROCESSES = 64
 _MOST_OBSTACLES = 64
 _MOST_IDLE = 64
-_MIB = 1 << 20
 _LONGEST_REASON, _LONGEST_VALUE = 1024, 256
 _NONE_UNHEALTHY: Mapping[str, str] = {}
 _LONGEST_CODE = 64
@@ -156,40 +153,13 @@ def status_of(
         kubelet=kubelet,
         agent=agent,
         differences=tuple(plugin.differences[-_MOST_DIFFERENCES:]),
-        foreign_processes=_foreign(host, health.foreign),
-        holder_processes=_own(host, health.own),
+        foreign_processes=foreign_processes(host, health.foreign),
+        holder_processes=holder_processes(host, health.own),
         idle_pods=tuple(
             kube.PodIdleSince(uid, _time(since_ms)) for uid, since_ms in list(health.idle.items())[:_MOST_IDLE]
         ),
         mig=mig,
     )
-
-
-def _indices(host: Host) -> dict[str, int]:
-    """The index of the GPU by its uuid, and by those of its MIG instances."""
-    return {uuid: gpu.index for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))}
-
-
-def _own(host: Host, own: Iterable[OwnProcess]) -> tuple[HolderProcess, ...]:
-    indices = _indices(host)
-    most = sorted(own, key=lambda one: (-one.memory_bytes, one.uuid, one.pid))[:_MOST_PROCESSES]
-    shown = (
-        HolderProcess(indices.get(one.uuid), one.uuid, one.pid, one.namespace, one.pod, one.memory_bytes // _MIB)
-        for one in most
-    )
-    return tuple(sorted(shown, key=lambda one: (_MOST_GPUS if one.gpu is None else one.gpu, one.uuid, one.pid)))
-
-
-def _foreign(host: Host, foreign: Iterable[Foreign]) -> tuple[ForeignProcess, ...]:
-    indices = _indices(host)
-    most = sorted(foreign, key=lambda one: (-one.memory_bytes, one.uuid, one.pid))[:_MOST_PROCESSES]
-    shown = (
-        ForeignProcess(
-            indices.get(one.uuid), one.uuid, one.pid, one.holder, one.namespace, one.pod, one.memory_bytes // _MIB
-        )
-        for one in most
-    )
-    return tuple(sorted(shown, key=lambda one: (_MOST_GPUS if one.gpu is None else one.gpu, one.uuid, one.pid)))
 
 
 def _unread(index: int, why: str, health: NodeHealth) -> GpuStatus:

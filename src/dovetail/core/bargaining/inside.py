@@ -21,7 +21,7 @@ from dovetail.core.bargaining.types import PREFIX
 from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.decisions import Decision, VolumePick
 from dovetail.core.event_handlers import apply
-from dovetail.core.model import GPU, Instance, Pod, Request
+from dovetail.core.model import GPU, NVIDIA, Instance, Pod, Request
 from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.binding import binds_of
 from dovetail.core.pipeline.holds import hold
@@ -30,8 +30,6 @@ from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete
-
-_DEVICES = "nvidia.com/"
 
 
 class _Found(Struct, frozen=True):
@@ -52,9 +50,7 @@ def concerns(state: State, pod: Pod) -> bool:
 
 
 def _asks_devices(pod: Pod) -> bool:
-    request = pod.request
-    named = any(name.startswith(_DEVICES) for name, _ in request.resources)
-    return bool(named or request.gpu_milli or request.gpu_memory_mib or pod.device_claims)
+    return pod.request.asks_devices or bool(pod.device_claims)
 
 
 def attempt(state: State, workload: str) -> list[Decision]:
@@ -172,7 +168,7 @@ def _assigned(state: State, live: LiveLease, there: Sequence[Placement]) -> list
 
 def _same_devices(held: Request, asked: Request) -> bool:
     def devices(request: Request) -> object:
-        named = [amount for amount in request.resources if amount[0].startswith(_DEVICES)]
+        named = [amount for amount in request.resources if amount[0].startswith(NVIDIA)]
         return named, request.gpu_milli, request.gpu_memory_mib
 
     return devices(held) == devices(asked)

@@ -26,6 +26,8 @@ from dovetail.core.placing.layout import BLOCK, CPU_ROW, GPU_ROW, MEMORY_ROW, PO
 
 Amounts = NDArray[np.int64]
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+DOWN_TAINTS = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+"""The keys of the taints of a node that does not answer."""
 UNOFFERED = ""
 """Whose column is that of all resources that no node has ever offered."""
 

@@ -27,18 +27,17 @@ from msgspec import Struct
 
 from dovetail.core.cluster.columns import ABSENT, Ids
 from dovetail.core.cluster.fabric import Fabric
-from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT, Nodes
+from dovetail.core.cluster.nodes import DOWN_TAINTS, UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.offers import Offers
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.quarantines import is_gpu_node
 from dovetail.core.fabric import SpareRule
-from dovetail.core.model import Node, Request
+from dovetail.core.model import Node
 
 NOTHING_OPEN: frozenset[int] = frozenset()
-_VENDOR = "nvidia.com/"
 _GPU_DRIVER = "gpu.nvidia.com"
 """By which nodes offer GPUs to claims."""
-_DOWN = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", UNSCHEDULABLE_TAINT.key}
+_DOWN = DOWN_TAINTS | {UNSCHEDULABLE_TAINT.key}
 _DomainKey = tuple[int, int]
 """The place of a rule among all, and the number of a domain at its level."""
 
@@ -229,7 +228,7 @@ class Spares:
         if not domains or not (is_gpu_node(record) or self._offers.has(record.name, _GPU_DRIVER)):
             return None
         pods = [self._placements[uid].pod for uid in self._on_slot.get(slot, ())]
-        having = [pod for pod in pods if pod.device_claims or asks_devices(pod.request)]
+        having = [pod for pod in pods if pod.device_claims or pod.request.asks_devices]
         gangs = tuple(sorted({self.top(pod.gang) for pod in having if pod.gang}))
         empty = not having and slot not in self._promised
         able = record.problem is None and not record.unschedulable
@@ -301,10 +300,3 @@ class Spares:
             found.append((number, SpareCount(rule.key, name, len(domain.slots), rule.per_domain, *by_name)))
         found.sort(key=lambda pair: (pair[0], pair[1].domain))
         return (count for _, count in found)
-
-
-def asks_devices(request: Request) -> bool:
-    """Whether it requests GPUs, parts of some, or other devices by NVIDIA's resources."""
-    if request.gpu_milli or request.gpu_memory_mib:
-        return True
-    return any(amount and name.startswith(_VENDOR) for name, amount in request.resources)

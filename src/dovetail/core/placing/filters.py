@@ -23,7 +23,6 @@ from dovetail.core.cluster.peers import matcher_of
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.cluster.spares import asks_devices
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, SHARED_GPU, SPARE_TOLERATION, HostPort, LabelSelector, Pod, Request, Spread
@@ -94,7 +93,7 @@ def minds_spares(shape: Shape) -> bool:
     """Whether pods of the shape are kept from spares: they ask for devices, and do not test nodes."""
     if any(one.key == SPARE_TOLERATION for one in shape.request.tolerations):
         return False
-    return bool(shape.wants) or shape.stand_ins is not None or asks_devices(shape.request)
+    return bool(shape.wants) or shape.stand_ins is not None or shape.request.asks_devices
 
 
 def asks_plugin(request: Request) -> bool:

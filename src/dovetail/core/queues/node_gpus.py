@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.core.cluster.nodes import DOWN_TAINTS
 from dovetail.core.cluster.placement import indices
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.dra.kinds import BUS_ID
@@ -24,7 +25,6 @@ from dovetail.core.queues import device_units
 from dovetail.core.state import State
 
 _COUNT_LABEL = "nvidia.com/gpu.count"
-_DOWN_TAINTS = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 _PARENTS = ("parentUUID", "uuid")
 """Attributes of a device by claim that name its GPU."""
 
@@ -71,7 +71,7 @@ def gpus_on(state: State, slot: int, listed: Sequence[ListedGpu]) -> tuple[NodeG
         found += _described(record, claimed, found, model)
     in_mig = {card.gpu for card in record.mig}
     out = {gpu for gpu in indices(record.gpus_out) if gpu not in in_mig}
-    down = bool(record.quarantine_ms or record.plugin_gone or any(one.key in _DOWN_TAINTS for one in record.taints))
+    down = bool(record.quarantine_ms or record.plugin_gone or any(one.key in DOWN_TAINTS for one in record.taints))
     return tuple(replace(one, healthy=one.healthy and not down and one.index not in out) for one in found)
 
 

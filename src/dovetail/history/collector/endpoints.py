@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dovetail.history.collector import metrics
 from dovetail.history.collector.collector import Collector
 from dovetail.kube.api.reflector import Reflector
-from dovetail.kube.probe_server import Answer
+from dovetail.kube.probe_server import Answer, exposition
 
 PATHS = ("/healthz", "/readyz", "/metrics", "/history")
 SHORTEST_TOKEN = 16
@@ -60,7 +59,7 @@ class CollectorEndpoints:
         return f"waiting for the first list of {', '.join(waiting)}" if waiting else self._collector.failure
 
     async def _metrics(self, _: web.BaseRequest) -> web.Response:
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return exposition()
 
     async def _history(self, request: web.BaseRequest) -> web.StreamResponse:
         if self._published is None or self._token is None:

@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
@@ -110,6 +110,11 @@ class PodDisruptionBudget(Wire, frozen=True):
     metadata: BudgetMeta = BudgetMeta()
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
+
+
+def time_text(at_ms: int) -> str:
+    """The second of a time in epoch milliseconds, as RFC 3339 in UTC."""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def epoch_ms(moment: datetime | None) -> int:
