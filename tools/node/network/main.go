@@ -33,7 +33,12 @@ import (
 	"unsafe"
 )
 
-const pollEvery = 200 * time.Millisecond
+// A pod's programs begin to listen soon after its start, or after something new in it listens. A look costs the kernel
+// milliseconds, as it walks over the connections of the whole machine, so looks become rarer.
+const (
+	firstLook  = 200 * time.Millisecond
+	rarestLook = 2 * time.Second
+)
 
 // What the network's configuration has beside CNI's own fields.
 type configuration struct {
@@ -164,18 +169,22 @@ func inside(netns string, targets map[string]string, ready chan<- error, dials <
 		go carry(listener, func() (net.Conn, error) { return net.Dial("tcp", targets[address]) })
 	}
 	known := map[int]bool{}
-	ticks := time.NewTicker(pollEvery)
+	wait := firstLook
+	look := time.NewTimer(wait)
 	for {
 		select {
 		case dial := <-dials:
 			dial()
-		case <-ticks.C:
+		case <-look.C:
+			wait = min(wait+wait/8, rarestLook)
 			for _, port := range listening() {
 				if !known[port] {
 					known[port] = true
+					wait = firstLook
 					go func() { opened <- port }()
 				}
 			}
+			look.Reset(wait)
 		}
 	}
 }
