@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dovetail.core.decisions import Drain, Evict
 from dovetail.core.reasons import Expected, Refusal
-from dovetail.scheduler.wire import timestamp
+from dovetail.kube.objects.base import time_text
 
 _MS_PER_MINUTE = 60_000
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -34,7 +34,7 @@ def expected_start(expected: Expected, now_ms: int) -> str:
     left_ms = expected.start_ms - now_ms
     away = f"in {duration(left_ms)}" if left_ms > 0 else "now"
     basis = f": {expected.basis}" if expected.basis else ""
-    return f"It starts by {timestamp(expected.start_ms)}, {away}, at the latest ({expected.sure}{basis})"
+    return f"It starts by {time_text(expected.start_ms)}, {away}, at the latest ({expected.sure}{basis})"
 
 
 def duration(span_ms: int) -> str:
