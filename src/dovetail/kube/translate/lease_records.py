@@ -26,8 +26,8 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseRequest, Plane
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.translate import leases
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate import lease_requests, leases
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.kube.translate.standalone import AnyChange, Find
 
 HEARTBEAT = "dovetail.dev/heartbeat"
@@ -135,7 +135,7 @@ class LeaseRecords:
         obj, before = self._requests.get(id_), self._reported.get(id_)
         record = None
         if obj is not None and (id_, obj.metadata.uid) not in self._settled:
-            record = leases.request(obj, self._leases.get(id_))
+            record = lease_requests.request(obj, self._leases.get(id_))
         if record == before:
             return []
         if record is None:
