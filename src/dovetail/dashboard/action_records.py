@@ -42,8 +42,8 @@ def log(user: str, done: str) -> None:
 async def write_record(client: Client, record: ActionRecord, now_ms: int) -> str:
     """Write the event; where the record is, in words."""
     about = EventObject(record.resource, record.namespace, record.name, record.uid)
-    says = EventNote(record.reason, record.action, "Normal", record.note)
-    event = event_document(about, says, EventReporter.here(REPORTER), now_ms, uuid4().hex[:16])
+    report = EventNote(record.reason, record.action, "Normal", record.note)
+    event = event_document(about, report, EventReporter.here(REPORTER), now_ms, uuid4().hex[:16])
     try:
         await client.request("POST", EVENTS.path(about.event_namespace), event)
     except KubeError as error:

@@ -140,8 +140,8 @@ def event(
 ) -> bytes:  # fmt: skip
     """An Event about a pod. `decision` is the id of the decision that it reports, "" for none. Its name has the time in
     nanoseconds, as in client-go."""
-    says = EventNote(event_type.reason, event_type.action, event_type.type, note)
-    document = event_document(_about(regarding), says, EventReporter(REPORTER, instance), now_ms, f"{time.time_ns():x}")
+    report, reporter = EventNote(*event_type, note), EventReporter(REPORTER, instance)
+    document = event_document(_about(regarding), report, reporter, now_ms, f"{time.time_ns():x}")
     if decision:
         document["metadata"]["annotations"] = {DECISION: decision}
     if related is not None:

@@ -35,8 +35,8 @@ class Written:
     @property
     def document(self) -> dict[str, Any]:
         about = EventObject(self.resource, self.namespace, self.name, "u")
-        says = EventNote("Why", "Doing", "Normal", self.note)
-        return event_document(about, says, EventReporter("dovetail.dev/part", self.instance), 1_500, "1f")
+        report = EventNote("Why", "Doing", "Normal", self.note)
+        return event_document(about, report, EventReporter("dovetail.dev/part", self.instance), 1_500, "1f")
 
 
 def test_an_event_of_a_pod_is_whole() -> None:

@@ -244,10 +244,10 @@ def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:
     if not before.gpus:
         return now
     why = next(one.message for one in now.conditions if one.status == "False")
-    ill = agent_condition("HealthOk", "GpuIll", why)
+    unhealthy = agent_condition("HealthOk", "GpuIll", why)
     return msgspec.structs.replace(
         now,
-        conditions=tuple(ill if one.type == "HealthOk" else one for one in now.conditions),
+        conditions=tuple(unhealthy if one.type == "HealthOk" else one for one in now.conditions),
         machine=now.machine or before.machine,
         gpus=tuple(msgspec.structs.replace(gpu, healthy=False, health=_silent(gpu, why)) for gpu in before.gpus),
         quarantine=before.quarantine,

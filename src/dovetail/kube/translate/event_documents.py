@@ -40,7 +40,7 @@ class EventObject(Struct, frozen=True):
 
 
 class EventNote(Struct, frozen=True):
-    """What an event says. `type` is "Normal" or "Warning"; a longer `note` is clipped."""
+    """What an event reports. `type` is "Normal" or "Warning"; a longer `note` is clipped."""
 
     reason: str
     action: str
@@ -61,7 +61,7 @@ class EventReporter(Struct, frozen=True):
 
 
 def event_document(
-    about: EventObject, says: EventNote, reporter: EventReporter, at_ms: int, ending: str
+    about: EventObject, report: EventNote, reporter: EventReporter, at_ms: int, ending: str
 ) -> dict[str, Any]:
     """The Event to create. Two events of one object and `ending` have one name: the second is AlreadyExists."""
     return {
@@ -72,10 +72,10 @@ def event_document(
         "reportingController": reporter.controller,
         "reportingInstance": _cut(reporter.instance) or reporter.controller,
         "regarding": event_reference(about),
-        "reason": says.reason,
-        "action": says.action,
-        "type": says.type,
-        "note": clipped(says.note, NOTE_BYTES),
+        "reason": report.reason,
+        "action": report.action,
+        "type": report.type,
+        "note": clipped(report.note, NOTE_BYTES),
     }
 
 
