@@ -43,7 +43,7 @@ from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import GPU_LEASES
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.leases import GPULease
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.plane import BrokerUnavailable, LeaseOver, NotGranted, Option, RenewalRefused, ServiceClass
 from dovetail.plane.kubernetes import on_cluster
 from dovetail.playground import Playground

@@ -97,7 +97,7 @@ KUBE_FOR_CLI = {
     *("reading.names", "reading.redaction", "reading.snapshot", "reading.state", "reading.views"),
     *("manifests.cluster", "manifests.documents", "manifests.folders", "manifests.record", "manifests.templates"),
     "manifests.workloads",
-    *("translate.annotations", "translate.durations", "translate.quarantine_budget", "yaml_text"),
+    *("translate.annotation_values", "translate.durations", "translate.quarantine_budget", "yaml_text"),
 }
 """The modules of `kube` that a command may import: which cluster it is, what went wrong there and which right is
 missing, where deploy/ puts Dovetail, the readers of a cluster, of manifests and of YAML, what writes queues and the

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent.config import _FIELDS, AgentConfigError, Config, RdmaResource, Shared, read
+from dovetail.agent.config import _FIELDS, AgentConfigError, Config, Shared, read
+from dovetail.agent.config_values import RdmaResource
 from tests.docs.pages import page
 
 

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.agentplanes.decisions import CreateOnHost, Negotiate, decide
+from dovetail.agentplanes.carry_actions import (
+    CreateOnHost,
+    Negotiate,
+)
+from dovetail.agentplanes.decisions import decide
 from dovetail.agentplanes.facts import HostPod
 from dovetail.agentplanes.fields import CONTAINER_FIELDS, POD_FIELDS
 from dovetail.apiserver.failures import Failure

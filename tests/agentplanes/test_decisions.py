@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dovetail.agentplanes import names, statuses
-from dovetail.agentplanes.decisions import (
+from dovetail.agentplanes.carry_actions import (
     Announce,
     BindOnEndpoint,
     CreateOnHost,
@@ -20,8 +20,8 @@ from dovetail.agentplanes.decisions import (
     Renew,
     ShowStatus,
     Withdraw,
-    decide,
 )
+from dovetail.agentplanes.decisions import decide
 from dovetail.agentplanes.facts import CarryLimits, HostPod, HostRefusal, OpenRequest, RequestKey
 from dovetail.agentplanes.wants import PodWant, gang_of, want_of
 from dovetail.apiserver.objects import Object, condition_of

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.core.turns import EngineState, TurnDecision, TurnTaker, Waits, turns
+from dovetail.core.turns import EngineState, TurnDecision, TurnTaker, Waits, turn_part, turns
 from tests.breadth import BREADTH
 
 LEAST_MS = 60_000
@@ -29,6 +29,15 @@ def at(now_s: int, *instances: TurnTaker) -> TurnDecision:
     found = turns(instances, now_s * 1000, LEAST_MS)
     assert turns(instances[::-1], now_s * 1000, LEAST_MS) == found
     return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 1000)), min_size=1, max_size=8))
+def test_the_parts_of_a_group_are_together_what_it_has_of_the_gpu(instances: list[tuple[int, int]]) -> None:
+    """Each is an asleep memory and an extra."""
+    extras = [extra for _, extra in instances]
+    parts = [turn_part(asleep, extra, extras) for asleep, extra in instances]
+    assert sum(parts) == sum(asleep for asleep, _ in instances) + max(extras)
+    assert all(asleep < part <= asleep + extra for part, (asleep, extra) in zip(parts, instances, strict=True))
 
 
 def test_whoever_wants_to_be_awake_wakes_where_there_is_room() -> None:

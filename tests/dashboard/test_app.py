@@ -11,9 +11,9 @@ import pytest
 from aiohttp import ClientSession
 
 from dovetail.dashboard.access import OwnAccess, Right, wrong_namespace
-from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.board import PageBoard, Topic
 from dovetail.dashboard.pages import PAGES
+from dovetail.dashboard.routes import topic_of
 from dovetail.dashboard.serve import bound, serving
 from dovetail.kube.api.reviews import Refusal
 from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod, served, wiring

@@ -39,7 +39,8 @@ from dovetail.kube import probe_server
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.objects.views import VIEWS
-from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
+from dovetail.kube.translate.annotation_values import LEVELS
+from dovetail.kube.translate.annotations import PREFIX, TABLE, WRITTEN_BY_US
 from dovetail.operator import endpoints as operator_endpoints
 from dovetail.operator import metrics as operator_metrics
 from dovetail.playground import EXIT_CODE, GPU_LOAD, LOG, RUN_SECONDS

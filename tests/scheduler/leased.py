@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.translate.queues import timestamp
+from dovetail.kube.objects.base import milli_time_text
 from dovetail.playground import Playground
 from dovetail.playground.lending import GROUP, control_plane, definitions, gpu_node, lending_queue
 from dovetail.scheduler.clock import Clock
@@ -86,7 +86,7 @@ class LeasedCluster:
 
     def beat(self, agent: str, moment_ms: int = 0, holder: str = "") -> str:
         """A heartbeat of the plane. Returns its time as it is written."""
-        at = timestamp(moment_ms or Clock().now_ms()).replace("Z", "000Z")
+        at = milli_time_text(moment_ms or Clock().now_ms()).replace("Z", "000Z")
         name = {"name": agent, "namespace": agent, "labels": {"dovetail.dev/heartbeat": "true"}}
         kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         self.playground.put(kind | {"metadata": name, "spec": {"renewTime": at, "holderIdentity": holder}})

@@ -403,6 +403,26 @@ async def test_a_lease_that_is_first_read_when_it_is_over_is_charged_once(
     assert _expired() == before + 1
 
 
+async def test_a_request_leads_to_one_lease_although_its_status_is_read_after_the_end_of_that(
+    cluster: LeasedCluster, writers: list[LeaseWriter]
+) -> None:
+    """As when the watch of requests breaks: it is back some seconds later than that of leases."""
+    faults = cluster.playground.faults
+    async with cluster.scheduler():
+        held_back = faults.add(Fault("answer", "PATCH", "leaserequests/status", times=10_000, status=503))
+        await cluster.lease_of("one", "train", {"duration": "1h"})
+        await cluster.until(lambda: writers[0]._mirror.gpu_leases.known)
+        faults.lose_events("leaserequests", 1000)
+        held_back.times = 0
+        await cluster.until(lambda: cluster.request("one", "train").get("state") == "Granted")
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+        await cluster.until(lambda: not writers[0]._mirror.gpu_leases.known)
+        await cluster.settled()
+        assert not cluster.lease("one", "train")
+        assert _used(cluster.plane_status("one")["usage"]) == 60_000 * 1000
+
+
 async def test_a_revoked_lease_has_its_deadline_and_a_deleted_plane_loses_its_leases(cluster: LeasedCluster) -> None:
     async with cluster.scheduler():
         await cluster.lease_of("one", "train", {"duration": "1h"})

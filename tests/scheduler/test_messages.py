@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.core.decisions import Evict
+from dovetail.core.decisions import Bind, Evict
 from dovetail.core.reasons import Expected, NodeCount, Reason, Refusal, Sure, When
-from dovetail.scheduler.messages import duration, eviction_text, refusal_text
+from dovetail.scheduler.messages import bound_text, duration, eviction_text, refusal_text
 
 NOW_MS = 1_795_269_600_000
 """2026-11-21T14:00:00Z."""
@@ -20,6 +20,17 @@ def refusal(expected: Expected | None = None, reclaim: str = "") -> Refusal:
 
 
 FITS = "NoNodeFits (NotYet): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+
+
+def test_a_bind_has_its_gpus_the_bandwidth_between_them_and_what_is_not_known() -> None:
+    assert bound_text(Bind("u", "n", 1), "a/p", None, assumed=False) == "Successfully assigned a/p to n"
+    bind = Bind("u", "n", 1, devices=(3,), unsure="its CPUs are not known")
+    kubelet = "it is not known whether its kubelet lets it in: its CPUs are not known"
+    assert bound_text(bind, "a/p", None, assumed=True) == f"Successfully assigned a/p to n with GPU 3; {kubelet}"
+    bind = Bind("u", "n", 1, devices=(0, 1), mbps=300, ideal_mbps=400)
+    text = "Successfully assigned a/p to n with GPUs 0,1: 300 of 400 MB/s between them"
+    assert bound_text(bind, "a/p", None, assumed=False) == text
+    assert bound_text(bind, "a/p", None, assumed=True) == text + ", as the product is usually wired"
 
 
 def test_a_plain_refusal_is_its_code_and_its_numbers() -> None:

@@ -20,7 +20,8 @@ from dovetail.historyserver.server import answered
 from dovetail.kube.api.errors import ApiError
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.queues import Queue, QueueBudget, QueueMoney, QueueSpec
-from dovetail.kube.translate.queues import queue, queue_status
+from dovetail.kube.translate.queue_documents import queue_status
+from dovetail.kube.translate.queues import queue
 from dovetail.scheduler.money import MoneySpending
 from tests.historyserver.worlds import HOURS, MARKER, START, write
 from tests.scheduler.scripted import BROKEN

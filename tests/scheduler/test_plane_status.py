@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from dovetail.kube.translate.queues import timestamp
+from dovetail.kube.objects.base import milli_time_text
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import plane_status
 from dovetail.scheduler.clock import Clock
@@ -53,7 +53,7 @@ async def test_a_heartbeat_is_acknowledged_after_all_that_was_decided_before(mon
         at = cluster.beat("one", begun_ms - 7_200_000)
         await cluster.until(lambda: cluster.plane_status("one").get("lastHeartbeat"))
         assert cluster.plane_status("one")["renewTime"][:23] == at[:23]
-        assert cluster.plane_status("one")["lastHeartbeat"] >= timestamp(begun_ms)
+        assert cluster.plane_status("one")["lastHeartbeat"] >= milli_time_text(begun_ms)
         cluster.playground.faults.add(Fault("delay", "POST", "gpuleases", times=1, delay_s=2.5))
         cluster.ask("one", "train", {"duration": "1h"}, firm=True)
         await asyncio.sleep(0.2)

@@ -9,7 +9,6 @@ import re
 import socket
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -18,6 +17,7 @@ from tools.controlplane import binaries
 from tools.controlplane.binaries import Module, Report
 from tools.controlplane.children import Children, tail
 from tools.controlplane.plane import Plane, print_progress
+from tools.controlplane.started import Started
 
 FOLDER = Path(__file__).parent
 _MODULE = "sigs.k8s.io/prometheus-adapter"
@@ -44,7 +44,7 @@ def build(report: Report) -> Path:
     return binaries.build(report, PACKAGES, MODULE)
 
 
-class PrometheusAdapter:
+class PrometheusAdapter(Started):
     """The adapter of a plane, not started yet. Use it as a context manager, or call `start` and `stop`.
 
     prometheus: the URL of the Prometheus that it asks; rules: its configuration, YAML.
@@ -93,14 +93,6 @@ class PrometheusAdapter:
     def log(self) -> str:
         """The end of its log."""
         return tail(self._log.read_text(errors="replace"))
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _own_address() -> str:

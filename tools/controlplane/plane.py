@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -27,6 +26,7 @@ from tools.controlplane import binaries, components
 from tools.controlplane.children import Children, tail
 from tools.controlplane.components import HOST, SERVICE_ADDRESS, Files, Options
 from tools.controlplane.credentials import Authority, KeyPair, key_pem, kubeconfig, new_key
+from tools.controlplane.started import Started
 
 READY_WITHIN_S = 60.0
 POLL_S = 0.02
@@ -62,7 +62,7 @@ def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Plane:
+class Plane(Started):
     """One control plane, not started yet. Use it as a context manager, or call `start` and `stop`.
 
     All methods except `start` and `stop` need a started plane.
@@ -127,14 +127,6 @@ class Plane:
         for reserved in self._ports.values():
             reserved.close()
         self._ports.clear()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

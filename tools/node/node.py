@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -28,6 +27,7 @@ from dovetail.agent.kubelet.podresources import PodResources
 from tools.controlplane.binaries import Report
 from tools.controlplane.children import tail
 from tools.controlplane.plane import Plane, print_progress
+from tools.controlplane.started import Started
 from tools.node import configuration, image, programs
 from tools.node.configuration import KubeletOptions
 from tools.node.space import Space
@@ -43,7 +43,7 @@ class NodeFailed(Exception):
     """A program of the node exited, or was not ready in time. The message has the end of its log."""
 
 
-class Node:
+class Node(Started):
     """One node of a started plane, not started yet. Use it as a context manager, or call `start` and `stop`.
 
     All methods except `start` and `stop` need a started node.
@@ -121,14 +121,6 @@ class Node:
         if self._space:
             self._space.close()
             self._space = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def outside(self, path: Path | str) -> Path:
         """The path for this process of a file or socket in one of the node's private directories. Raises ValueError."""

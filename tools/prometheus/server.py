@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -23,6 +22,7 @@ from msgspec import Struct
 from tools.controlplane.binaries import Report
 from tools.controlplane.children import Children, tail
 from tools.controlplane.plane import print_progress
+from tools.controlplane.started import Started
 from tools.prometheus import promtool
 
 HOST = "127.0.0.1"
@@ -67,7 +67,7 @@ class Group(Struct, frozen=True):
     errors: tuple[str, ...]
 
 
-class Prometheus:
+class Prometheus(Started):
     """One server, not started yet. Use it as a context manager, or call `start` and `stop`.
 
     targets: for each job the addresses (`HOST:PORT`) to scrape at /metrics.
@@ -134,14 +134,6 @@ class Prometheus:
     def stop(self) -> None:
         """Kill the server and remove its scratch directory."""
         self._children.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

@@ -15,7 +15,6 @@ import tempfile
 import time
 from base64 import b64encode
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -26,6 +25,7 @@ from tools.controlplane.children import Children, tail
 from tools.controlplane.components import HOST
 from tools.controlplane.credentials import Authority
 from tools.controlplane.plane import Plane, RequestFailed, print_progress
+from tools.controlplane.started import Started
 
 FOLDER = Path(__file__).parent
 _MODULE = "sigs.k8s.io/lws"
@@ -48,7 +48,7 @@ class ControllerFailed(Exception):
     """The controller ended, or was not ready in time. The message has the end of its log."""
 
 
-class LeaderWorkerSets:
+class LeaderWorkerSets(Started):
     """The controller of a plane, not started yet. Use it as a context manager, or call `start` and `stop`."""
 
     def __init__(self, plane: Plane, report: Report = print_progress) -> None:
@@ -101,14 +101,6 @@ class LeaderWorkerSets:
             self._plane.kubectl("delete", "--ignore-not-found", one["kind"], one["metadata"]["name"])
         self._webhooks = []
         self._children.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _await_ready(self) -> None:
         template = {"spec": {"containers": [{"name": "a", "image": "b"}]}}

@@ -16,30 +16,20 @@ Sources: NVIDIA k8s-device-plugin, api/config/v1; Mellanox k8s-rdma-shared-dev-p
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dovetail.agent import config_values as values
+from dovetail.agent.config_values import CDI_CRI, ENVVAR, VOLUME_MOUNTS, RdmaResource
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU
 from dovetail.kube.manifests.documents import Document, ManifestError, read_documents
 
-ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI = "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"
-DEVICE_LIST_STRATEGIES = (ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI)
-_PREFIX = "nvidia.com/"
 _LONGEST_RESOURCE = 63
-_MOST_REPLICAS = 1000
-
-_MOST_HCAS = 10_000
-_INTERFACE = re.compile(r"[^\s/:,]{1,15}")
-_RDMA_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
-_RDMA_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-
 Strategy = Literal["time-slicing", "mps"]
 
 
@@ -55,14 +45,6 @@ class Shared(Struct, frozen=True):
     replicas: int
     fail_requests_greater_than_one: bool
     renamed: str
-
-
-class RdmaResource(Struct, frozen=True):
-    """The resource `name` (`rdma/hca_a`) is offered `most` times. `selectors` has the allowed values by selector."""
-
-    name: str
-    most: int
-    selectors: Mapping[str, tuple[str, ...]]
 
 
 class Config(Struct, frozen=True):
@@ -94,14 +76,6 @@ class Config(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class _Bad(ValueError):
-    """The value breaks `rule`; `at` is the place below the field, such as `[0].name`."""
-
-    def __init__(self, rule: str, at: str = "") -> None:
-        super().__init__(rule)
-        self.rule, self.at = rule, at
-
-
 class _Field(NamedTuple):
     """`parse` checks the value, which is stored in `attribute` of Config. A field without an attribute has no effect;
     it adds a note with the reason `why`, unless its value is in `quiet`."""
@@ -112,204 +86,59 @@ class _Field(NamedTuple):
     quiet: tuple[Any, ...] = ()
 
 
-def _one_of(*allowed: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or value not in allowed:
-            raise _Bad(f"must be one of {', '.join(allowed)}{_nearest(value, allowed)}")
-        return value
-
-    return parse
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _Bad("must be true or false")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _Bad("must be a non-empty string")
-    return value
-
-
-def _interface_name(value: Any) -> str:
-    if not isinstance(value, str) or not _INTERFACE.fullmatch(value):
-        raise _Bad("must be the name of a network interface, of 1 to 15 characters without `/`, `:`, `,` and spaces")
-    return value
-
-
-def _path(value: Any) -> Path:
-    path = Path(_text(value))
-    if not path.is_absolute():
-        raise _Bad(f"must be an absolute path; nearest valid value: {Path('/') / path}")
-    return path
-
-
-def _strategies(value: Any) -> tuple[str, ...]:
-    parse, listed = _one_of(*DEVICE_LIST_STRATEGIES), value if isinstance(value, list) else [value]
-    found = tuple(dict.fromkeys(parse(one) for one in listed))
-    if not found:
-        raise _Bad(f"must name at least one of {', '.join(DEVICE_LIST_STRATEGIES)}")
-    if ENVVAR in found and VOLUME_MOUNTS in found:
-        raise _Bad(f"{ENVVAR} and {VOLUME_MOUNTS} set NVIDIA_VISIBLE_DEVICES to different values: leave one out")
-    return found
-
-
-def _anything(value: Any) -> Any:
-    return value
-
-
-def _channels(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or value not in ([], [0]):
-        raise _Bad("must be [] or [0]: one channel for all containers")
-    return tuple(value)
-
-
-class _Resource(NamedTuple):
-    name: str
-    replicas: int
-
-
-def _resources(value: Any) -> tuple[_Resource, ...]:
-    if not isinstance(value, list):
-        raise _Bad("must be a list of {name, replicas}")
-    found: dict[str, _Resource] = {}
-    for i, entry in enumerate(value):
-        at = f"[{i}]"
-        _known_keys(entry, at, _RESOURCE_FIELDS, "must have name and replicas")
-        name = _shareable(entry.get("name"), at)
-        replicas = _whole(entry.get("replicas"), f"{at}.replicas", 1, _MOST_REPLICAS)
-        if name in found:
-            raise _Bad(f"{name} is shared twice", f"{at}.name")
-        found[name] = _Resource(name, replicas)
-    return tuple(found.values())
-
-
-_RESOURCE_FIELDS = ("name", "replicas", "rename", "devices")
-
-
-def _shareable(value: Any, at: str) -> str:
-    name = value if isinstance(value, str) else ""
-    name = name if name.startswith(_PREFIX) or not name else _PREFIX + name
-    read = names.read(name)
-    if name != GPU and (read is None or read.shared):
-        near = GPU if difflib.SequenceMatcher(None, name, GPU).ratio() > 0.8 else names.FORM
-        raise _Bad(f"must be {GPU} or {names.FORM}; nearest valid value: {near}", f"{at}.name")
-    return name
-
-
-def _interval(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _Bad("must be a whole number of seconds from 0")
-    return value
-
-
-def _whole(value: Any, at: str, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _Bad(f"must be a whole number from {least} to {most}", at)
-    return value
-
-
-def _known_keys(value: Any, at: str, keys: tuple[str, ...], rule: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _Bad(rule or f"must have fields of {', '.join(keys)}", at)
-    for key in value:
-        if key not in keys:
-            raise _Bad(f"is not a known field{_nearest(str(key), keys)}", f"{at}.{key}")
-    return value
-
-
-def _texts(value: Any, at: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-        raise _Bad("must be a list of non-empty strings; a PCI id needs quotes", at)
-    return tuple(value)
-
-
-def _rdma(value: Any) -> tuple[RdmaResource, ...]:
-    if not isinstance(value, list) or not value:
-        raise _Bad(f"must be a list with at least one entry of {', '.join(_RDMA_FIELDS)}")
-    found: dict[str, RdmaResource] = {}
-    for i, listed in enumerate(value):
-        at = f"[{i}]"
-        one = _rdma_resource(_known_keys(listed, at, _RDMA_FIELDS), at)
-        if one.name in found or one.name == GPU:
-            raise _Bad(f"{one.name} is offered already: use another name", f"{at}.resourceName")
-        found[one.name] = one
-    return tuple(found.values())
-
-
-def _rdma_resource(entry: dict[str, Any], at: str) -> RdmaResource:
-    name, prefix = entry.get("resourceName"), entry.get("resourcePrefix") or "rdma"
-    if not isinstance(name, str) or not _RDMA_NAME.fullmatch(name):
-        raise _Bad("must be up to 63 letters, digits and _, and begin and end without _", f"{at}.resourceName")
-    if not isinstance(prefix, str) or not _RDMA_PREFIX.fullmatch(prefix) or prefix.endswith("kubernetes.io"):
-        raise _Bad("must be a domain in lower case, not kubernetes.io", f"{at}.resourcePrefix")
-    most = _whole(entry.get("rdmaHcaMax"), f"{at}.rdmaHcaMax", 0, _MOST_HCAS)
-    listed = _known_keys(entry.get("selectors") or {}, f"{at}.selectors", RDMA_SELECTORS)
-    texts = {key: _texts(values or [], f"{at}.selectors.{key}") for key, values in listed.items()}
-    selectors = {key: values for key, values in texts.items() if values}
-    devices = _texts(entry.get("devices") or [], f"{at}.devices")
-    if bool(selectors) == bool(devices):
-        raise _Bad("must have either selectors or devices, with at least one value", at)
-    return RdmaResource(f"{prefix}/{name}", most, selectors or {"ifNames": devices})
-
-
-RDMA_SELECTORS = ("vendors", "deviceIDs", "drivers", "ifNames", "linkTypes")
-_RDMA_FIELDS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "selectors", "devices")
-
 _LABELS = "the agent writes the labels at every change"
+_KEEP_NAMES = "NVIDIA's plugin ignores it, too: resources keep their names"
 _SHARING = ("timeSlicing", "mps")
 _FIELDS: dict[str, _Field] = {
-    "version": _Field(_one_of("v1"), why="", quiet=("v1",)),
-    "flags.migStrategy": _Field(_one_of("none", "single", "mixed"), "mig_strategy"),
+    "version": _Field(values.one_of("v1"), why="", quiet=("v1",)),
+    "flags.migStrategy": _Field(values.one_of("none", "single", "mixed"), "mig_strategy"),
     "flags.failOnInitError": _Field(
-        _truth,
+        values.truth,
         why="without a driver the agent runs, offers nothing, and reports why in the GPUNode",
         quiet=(False,),
     ),
-    "flags.mpsRoot": _Field(_path, "mps_root"),
-    "flags.nvidiaDriverRoot": _Field(_path, "driver_root"),
-    "flags.nvidiaDevRoot": _Field(_path, "dev_root"),
-    "flags.gdrcopyEnabled": _Field(_truth, "gdrcopy"),
-    "flags.gdsEnabled": _Field(_truth, "gds"),
-    "flags.mofedEnabled": _Field(_truth, "mofed"),
-    "flags.useNodeFeatureAPI": _Field(_truth, why=_LABELS, quiet=(False,)),
-    "flags.deviceDiscoveryStrategy": _Field(_one_of("auto", "nvml"), why="", quiet=("auto", "nvml")),
-    "flags.plugin.passDeviceSpecs": _Field(_truth, "pass_device_specs"),
-    "flags.plugin.deviceListStrategy": _Field(_strategies, "device_list_strategies"),
-    "flags.plugin.deviceIDStrategy": _Field(_one_of("uuid", "index"), "device_id_strategy"),
-    "flags.plugin.cdiAnnotationPrefix": _Field(_text, "cdi_annotation_prefix"),
-    "flags.plugin.nvidiaCTKPath": _Field(_anything, why="the agent writes CDI specifications itself"),
-    "flags.plugin.containerDriverRoot": _Field(_anything, why="it is an option of `dovetail agent run`"),
+    "flags.mpsRoot": _Field(values.path, "mps_root"),
+    "flags.nvidiaDriverRoot": _Field(values.path, "driver_root"),
+    "flags.nvidiaDevRoot": _Field(values.path, "dev_root"),
+    "flags.gdrcopyEnabled": _Field(values.truth, "gdrcopy"),
+    "flags.gdsEnabled": _Field(values.truth, "gds"),
+    "flags.mofedEnabled": _Field(values.truth, "mofed"),
+    "flags.useNodeFeatureAPI": _Field(values.truth, why=_LABELS, quiet=(False,)),
+    "flags.deviceDiscoveryStrategy": _Field(values.one_of("auto", "nvml"), why="", quiet=("auto", "nvml")),
+    "flags.plugin.passDeviceSpecs": _Field(values.truth, "pass_device_specs"),
+    "flags.plugin.deviceListStrategy": _Field(values.strategies, "device_list_strategies"),
+    "flags.plugin.deviceIDStrategy": _Field(values.one_of("uuid", "index"), "device_id_strategy"),
+    "flags.plugin.cdiAnnotationPrefix": _Field(values.text, "cdi_annotation_prefix"),
+    "flags.plugin.nvidiaCTKPath": _Field(values.anything, why="the agent writes CDI specifications itself"),
+    "flags.plugin.containerDriverRoot": _Field(values.anything, why="it is an option of `dovetail agent run`"),
     "flags.plugin.sharedDevicesAllocationPolicy": _Field(
-        _one_of("distributed", "packed"), "shared_devices_allocation_policy"
+        values.one_of("distributed", "packed"), "shared_devices_allocation_policy"
     ),
-    "flags.gfd.oneshot": _Field(_anything, why=_LABELS, quiet=(False,)),
-    "flags.gfd.noTimestamp": _Field(_anything, why=_LABELS),
-    "flags.gfd.sleepInterval": _Field(_anything, why=_LABELS),
-    "flags.gfd.outputFile": _Field(_anything, why=_LABELS),
-    "flags.gfd.machineTypeFile": _Field(_anything, why=_LABELS),
-    "resources.gpus": _Field(_anything, why="NVIDIA's plugin ignores it, too: resources keep their names", quiet=([],)),
-    "resources.mig": _Field(_anything, why="NVIDIA's plugin ignores it, too: resources keep their names", quiet=([],)),
+    "flags.gfd.oneshot": _Field(values.anything, why=_LABELS, quiet=(False,)),
+    "flags.gfd.noTimestamp": _Field(values.anything, why=_LABELS),
+    "flags.gfd.sleepInterval": _Field(values.anything, why=_LABELS),
+    "flags.gfd.outputFile": _Field(values.anything, why=_LABELS),
+    "flags.gfd.machineTypeFile": _Field(values.anything, why=_LABELS),
+    "resources.gpus": _Field(values.anything, why=_KEEP_NAMES, quiet=([],)),
+    "resources.mig": _Field(values.anything, why=_KEEP_NAMES, quiet=([],)),
     **{
         f"sharing.{way}.{name}": _Field(parse)
         for way in _SHARING
         for name, parse in (
-            ("renameByDefault", _truth),
-            ("failRequestsGreaterThanOne", _truth),
-            ("resources", _resources),
+            ("renameByDefault", values.truth),
+            ("failRequestsGreaterThanOne", values.truth),
+            ("resources", values.resources),
         )
     },
-    "imex.channelIDs": _Field(_channels, "imex_channels"),
-    "imex.required": _Field(_truth, "imex_required"),
+    "imex.channelIDs": _Field(values.channels, "imex_channels"),
+    "imex.required": _Field(values.truth, "imex_required"),
     "rdma.periodicUpdateInterval": _Field(
-        _interval, why="the agent looks for changes at least every five minutes", quiet=(60,)
+        values.interval, why="the agent looks for changes at least every five minutes", quiet=(60,)
     ),
-    "rdma.configList": _Field(_rdma, "rdma"),
-    "nccl.conf": _Field(_truth, "nccl_conf"),
-    "network.environment": _Field(_truth, "network_environment"),
-    "network.hostInterface": _Field(_interface_name, "host_interface"),
+    "rdma.configList": _Field(values.rdma, "rdma"),
+    "nccl.conf": _Field(values.truth, "nccl_conf"),
+    "network.environment": _Field(values.truth, "network_environment"),
+    "network.hostInterface": _Field(values.interface_name, "host_interface"),
 }
 
 
@@ -358,13 +187,13 @@ class _Reading:
             elif key in siblings:
                 self._walk(path, inner)
             else:
-                self._problem(path, f"is not a known field{_nearest(str(key), siblings)}")
+                self._problem(path, f"is not a known field{values.nearest(str(key), siblings)}")
 
     def _read(self, path: str, value: Any) -> None:
         known = _FIELDS[path]
         try:
             self._found[path] = known.parse(value)
-        except _Bad as bad:
+        except values.BadSetting as bad:
             self._problem(path + bad.at, bad.rule)
             return
         if known.why and value not in known.quiet:
@@ -436,8 +265,3 @@ class _Reading:
         line = self._document.line(path) if path else 1
         place = f"{self._document.file}:{line}" if line else self._document.file
         return f"{place}: {path}: {rule}" if path else f"{place}: {rule}"
-
-
-def _nearest(value: Any, valid: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(value), list(valid), n=1, cutoff=0)
-    return f"; nearest valid value: {near[0]}" if near else ""

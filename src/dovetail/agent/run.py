@@ -51,7 +51,8 @@ from dovetail.agent.mig.observer import ask
 from dovetail.agent.mig.requests import MigRequests
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.publish.gpunode import RENEW_S, NodeHealth
+from dovetail.agent.publish.gpunode import RENEW_S
+from dovetail.agent.publish.gpunode_status import NodeHealth
 from dovetail.agent.publish.pod_events import PodEvents
 from dovetail.agent.publish.publisher import NodeFacts, Publisher
 from dovetail.kube.api.client import Client

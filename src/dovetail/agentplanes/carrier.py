@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from dovetail.agentplanes import metrics
-from dovetail.agentplanes.decisions import (
+from dovetail.agentplanes.carry_actions import (
     Announce,
     BindOnEndpoint,
     CarryAction,
@@ -30,8 +30,8 @@ from dovetail.agentplanes.decisions import (
     Renew,
     ShowStatus,
     Withdraw,
-    decide,
 )
+from dovetail.agentplanes.decisions import decide
 from dovetail.agentplanes.endpoint import EndpointWrite, PlaneEndpoint
 from dovetail.agentplanes.facts import CarryLimits, HostRefusal, PlaneFacts
 from dovetail.agentplanes.host_namespace import HostNamespace

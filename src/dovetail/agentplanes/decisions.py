@@ -20,87 +20,26 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from dovetail.agentplanes import statuses
+from dovetail.agentplanes.carry_actions import (
+    Announce,
+    BindOnEndpoint,
+    CarryAction,
+    CarryPlan,
+    CreateOnHost,
+    DeleteOnHost,
+    GiveBack,
+    Negotiate,
+    RemoveFromEndpoint,
+    Renew,
+    ShowStatus,
+    Withdraw,
+)
 from dovetail.agentplanes.facts import CarriedLease, HostPod, PlaneFacts, RequestKey
 from dovetail.agentplanes.host_pod import HostPodPlan, NotCarried, host_pod, with_lease
 from dovetail.agentplanes.wants import MOST_DEVICES, PodGang, PodWant, gang_of, want_of
-from dovetail.apiserver.objects import Key, Object, condition_of, key_of, objects_at, text_at, value_at
+from dovetail.apiserver.objects import Object, condition_of, key_of, objects_at, text_at, value_at
 from dovetail.kube.objects.base import time_text
 from dovetail.plane.placement import AgentPod, Assignment, HeldDevice, devices_of, place
-
-
-class CreateOnHost(Struct, frozen=True):
-    pod_uid: str
-    document: Object
-
-
-class DeleteOnHost(Struct, frozen=True):
-    """Delete the pod of this name and uid."""
-
-    name: str
-    uid: str
-    grace_s: int
-
-
-class ShowStatus(Struct, frozen=True):
-    key: Key
-    uid: str
-    status: Object
-
-
-class BindOnEndpoint(Struct, frozen=True):
-    key: Key
-    uid: str
-    node: str
-
-
-class RemoveFromEndpoint(Struct, frozen=True):
-    """The pod was deleted there, and nothing of it is left on the host."""
-
-    key: Key
-    uid: str
-
-
-class Announce(Struct, frozen=True):
-    """An Event about the pod on the endpoint. Of one `reason` and `deadline_ms` there is one."""
-
-    key: Key
-    uid: str
-    reason: str
-    message: str
-    deadline_ms: int
-
-
-class Negotiate(Struct, frozen=True):
-    key: RequestKey
-    pods: int
-
-
-class Withdraw(Struct, frozen=True):
-    key: RequestKey
-
-
-class Renew(Struct, frozen=True):
-    lease: str
-    duration_ms: int
-
-
-class GiveBack(Struct, frozen=True):
-    lease: str
-
-
-CarryAction = (
-    CreateOnHost | DeleteOnHost | ShowStatus | BindOnEndpoint | RemoveFromEndpoint | Announce | Negotiate | Withdraw
-    | Renew | GiveBack
-)  # fmt: skip
-
-
-class CarryPlan(Struct, frozen=True):
-    """`unused` are the leases that no pod needs now. Without other news the plan is the same until `wake_ms` (None:
-    for ever)."""
-
-    actions: tuple[CarryAction, ...]
-    unused: frozenset[str] = frozenset()
-    wake_ms: int | None = None
 
 
 class _Waiting(Struct, frozen=True):

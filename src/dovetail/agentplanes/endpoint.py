@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from dovetail.agentplanes import names
-from dovetail.agentplanes.decisions import Announce, BindOnEndpoint, RemoveFromEndpoint, ShowStatus
+from dovetail.agentplanes.carry_actions import Announce, BindOnEndpoint, RemoveFromEndpoint, ShowStatus
 from dovetail.agentplanes.host_pod import ConfigMaps
 from dovetail.agentplanes.wants import GroupMinima
 from dovetail.apiserver.failures import Failure
@@ -22,6 +22,7 @@ from dovetail.apiserver.planes.host import PlaneHost
 from dovetail.apiserver.planes.plane import CATALOGUE, PlaneApi
 from dovetail.apiserver.planes.registry import PlaneName
 from dovetail.apiserver.resources import PODS
+from dovetail.kube.translate.event_documents import event_name
 
 EndpointWrite = ShowStatus | BindOnEndpoint | RemoveFromEndpoint | Announce
 _GROUPS = "podgroups.scheduling.k8s.io"
@@ -90,7 +91,7 @@ def _event(action: Announce, at: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{name[:200]}.{digest}", "namespace": namespace, "ownerReferences": [about]},
+        "metadata": {"name": event_name(name, digest), "namespace": namespace, "ownerReferences": [about]},
         "involvedObject": about | {"namespace": namespace},
         "type": "Warning",
         "reason": action.reason,

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import field
 
 from dovetail.agentplanes import names
-from dovetail.agentplanes.decisions import CreateOnHost, DeleteOnHost
+from dovetail.agentplanes.carry_actions import CreateOnHost, DeleteOnHost
 from dovetail.agentplanes.facts import HostPod
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests

@@ -42,7 +42,7 @@ from dovetail.kube.api.reflector import Change, Reflector
 from dovetail.kube.api.resources import CONTROL_PLANES
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.leases import AgentControlPlane
-from dovetail.kube.translate.leases import time_ms
+from dovetail.kube.translate.lease_durations import time_ms
 from dovetail.plane.broker import Broker, BrokerRefused
 
 API_BACKEND = "api"

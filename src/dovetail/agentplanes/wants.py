@@ -24,7 +24,8 @@ from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError
 from dovetail.kube.api.resources import NAME
-from dovetail.kube.translate.annotations import LEASE_CLASS, LEASE_DURATION, LONGEST_TERM_MS, PREFIX, TABLE
+from dovetail.kube.translate.annotation_values import LONGEST_TERM_MS
+from dovetail.kube.translate.annotations import LEASE_CLASS, LEASE_DURATION, PREFIX, TABLE
 
 DEFAULT_MS = 600_000
 MOST_DEVICES, MOST_PER_POD = 1024, 64

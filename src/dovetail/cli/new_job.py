@@ -26,7 +26,7 @@ from dovetail.jobs.gpu_request import GpuRequest, NodeOffer, offered, products_m
 from dovetail.jobs.logs import LogRequest
 from dovetail.jobs.manifests import LONGEST_NAME, NEW_KINDS, JobRequest, kind_for
 from dovetail.jobs.waiting import failure
-from dovetail.kube.translate.annotations import NAME
+from dovetail.kube.translate.annotation_values import NAME
 from dovetail.kube.translate.durations import duration_ms
 from dovetail.views.shape_types import ShapeError
 

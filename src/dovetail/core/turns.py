@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from fractions import Fraction
 
 from msgspec import Struct
 
@@ -40,6 +41,13 @@ class EngineState(StrEnum):
 
 
 _HOLDS_NOTHING = (EngineState.ASLEEP, EngineState.NOT_STARTED)
+
+
+def turn_part(asleep: int, extra: int, extras: Sequence[int]) -> Fraction:
+    """What an instance that can sleep has of a GPU, in the unit of these amounts: its asleep memory, and of the room of
+    its group, the largest of the `extras`, as much as its own `extra` is of them all. So the instances of a group have
+    together no more than is allocated."""
+    return asleep + Fraction(max(extras) * extra, sum(extras))
 
 
 class TurnTaker(Struct, frozen=True):

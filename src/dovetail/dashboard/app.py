@@ -3,9 +3,9 @@
 `action_routes` where actions are switched on.
 
 Rules
-- `/api/PAGE.json` and `/api/PAGE.csv` have what the page PAGE shows; `?namespace=` is what may be seen.
+- `routes` has the table of what all pages need; `?namespace=` is what may be seen.
 - `/healthz` answers while the process does: that the scheduler is away, the pages report.
-- All pages are one document, which has no data: names of a cluster come as JSON and are put into text nodes alone.
+- The document has no data: names of a cluster come as JSON and are put into text nodes alone.
 - The policy for content forbids inline scripts and styles, frames, and requests to anywhere else.
 - On the machine of a user only requests to that machine's own names are answered, so that no page of the web can read
   the cluster by a name that leads here (DNS rebinding).
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError, create_task
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 
 import msgspec
@@ -32,14 +32,14 @@ from dovetail.aggregated.question import BadQuestion
 from dovetail.dashboard.access import PREDICTS, Accesses, OwnAccess, lists
 from dovetail.dashboard.action_routes import ActionRoutes
 from dovetail.dashboard.actions import Actions
-from dovetail.dashboard.assets import Asset, read_assets
+from dovetail.dashboard.assets import read_assets
 from dovetail.dashboard.board import PageBoard, TooManyPages, Topic
 from dovetail.dashboard.page_types import DecisionPage, SchedulerPage, SharesPage
-from dovetail.dashboard.pages import OF_OBJECT, PAGES
-from dovetail.dashboard.past_pages import NEEDED, OF_PAST, PAST_PAGES
+from dovetail.dashboard.past_pages import NEEDED
 from dovetail.dashboard.predictions import MOST_BYTES, foreign, predict
 from dovetail.dashboard.recorded_decisions import DecisionSource
 from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, body_of, csv_response, failed, sent, sent_packed
+from dovetail.dashboard.routes import FORMS, LONGEST_NAME, application, topic_at, topic_of
 from dovetail.dashboard.scheduler_metrics import SchedulerMetrics
 from dovetail.dashboard.share_samples import ShareSamples
 from dovetail.dashboard.sheets import Sheet, SheetDocument
@@ -48,9 +48,9 @@ from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, M
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.api.reviews import Refusal
 
-LONGEST_NAME = 320
 _SHELL = "index.html"
-_FORMS = ("json", "csv")
+_MORE_PAGES = ("/cost", "/waste", "/whatif", "/scheduler", "/decision/{decision}")
+"""Those that a recorded day has not."""
 
 
 class SchedulerSources(Struct, frozen=True):
@@ -74,26 +74,14 @@ def app_of(
     async def page(request: Request) -> Response:
         return sent(request, shell.tag, shell.content_type, shell.content, shell.packed, cached=True)
 
-    async def healthz(request: Request) -> Response:
-        return Response(b"ok", media_type="text/plain")
-
-    async def unknown(request: Request, error: Exception) -> Response:
-        return Response(shell.content, 404, media_type=shell.content_type)
-
-    async def asset(request: Request) -> Response:
-        found: Asset | None = assets.get(request.path_params["path"])
-        if found is None:
-            return failed(404, "there is no such file")
-        return sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
-
     async def data(request: Request) -> Response:
         namespace = request.query_params.get("namespace", "")
-        topic, form = _topic(request.path_params, namespace), request.path_params["form"]
+        topic, form = topic_at(request, namespace), request.path_params["form"]
         needed = lists(NEEDED.get(topic.page, ())) if topic is not None else ()
         refused = await accesses.refusal(request.headers.get("authorization", ""), namespace, needed)
         if refused is not None:
             return failed(*refused)
-        if topic is None or form not in _FORMS:
+        if topic is None or form not in FORMS:
             return failed(404, "there is no such page")
         try:
             sheet = await board.sheet(topic, soon="soon" in request.query_params)
@@ -131,7 +119,7 @@ def app_of(
         if refused is not None:
             return failed(*refused)
         decision = request.path_params.get("decision", "")
-        if form not in _FORMS or len(decision) > LONGEST_NAME:
+        if form not in FORMS or len(decision) > LONGEST_NAME:
             return failed(404, "there is no such page")
         try:
             page = await (_decision(scheduler, decision, header) if decision else _scheduler(scheduler))
@@ -150,7 +138,7 @@ def app_of(
         refused = await accesses.refusal(header, namespace)
         if refused is not None:
             return failed(*refused)
-        if request.path_params["form"] not in _FORMS:
+        if request.path_params["form"] not in FORMS:
             return failed(404, "there is no such page")
         known, csv = scheduler.shares if not namespace else None, request.path_params["form"] == "csv"
         if known is None:
@@ -162,30 +150,20 @@ def app_of(
         as_of_ms, packed = known.packed()
         return sent_packed(request, packed, tag=f'"{board.id}-{as_of_ms}"')
 
-    alone = [f"/{one}" for one in PAGES if one != "fleet"]
-    shown = [Route(one, page) for one in ("/", *alone, "/cost", "/waste", "/whatif", "/scheduler")]
-    return Starlette(
+    return application(
+        page, shell.content, assets, data,
         routes=[
-            *shown,
-            Route("/job/{namespace}/{name}", page),
-            Route("/node/{name}", page),
-            Route("/healthz", healthz),
-            Route("/assets/{path:path}", asset),
+            *(Route(path, page) for path in _MORE_PAGES),
             Route("/api/stream", streams.stream),
-            Route("/decision/{decision}", page),
             Route("/api/scheduler.{form}", of_scheduler),
             Route("/api/decision/{decision}.{form}", of_scheduler),
             Route("/api/shares.{form}", shares),
             Route("/api/whatif.json", whatif, methods=["POST"]),
             *ActionRoutes(accesses, actions).routes(),
-            Route("/api/{page}.{form}", data),
-            Route("/api/{of}/{part}/{name}.{form}", data),
-            Route("/api/node/{name}.{form}", data),
         ],
         middleware=[Middleware(PolicyHeaders), *([Middleware(OwnHosts)] if isinstance(accesses, OwnAccess) else [])],
-        exception_handlers={404: unknown},
         lifespan=_running(board),
-    )
+    )  # fmt: skip
 
 
 def _running(board: PageBoard) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
@@ -262,26 +240,6 @@ class _Streams:
                 self._streams += Counter()  # Drops what is zero.
 
         return EventSourceResponse(counted(), headers={"Cache-Control": "no-store"}, ping=int(3 * ALIVE_S))
-
-
-_OF_TWO = ("job", *OF_PAST)
-"""The pages whose names have two parts."""
-
-
-def topic_of(path: str, namespace: str) -> Topic | None:
-    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`, `cost/BY/PERIOD`; None if there is none."""
-    page, slash, name = path.partition("/")
-    known = page in OF_OBJECT or page in OF_PAST if slash else page in PAGES or page in PAST_PAGES
-    whole = (name.count("/") == (page in _OF_TWO) and all(name.split("/"))) if slash else True
-    return Topic(page, name, namespace) if known and whole and len(name) <= LONGEST_NAME else None
-
-
-def _topic(parameters: Mapping[str, str], namespace: str) -> Topic | None:
-    if "page" in parameters:
-        return topic_of(parameters["page"], namespace)
-    if "of" in parameters:
-        return topic_of(f"{parameters['of']}/{parameters['part']}/{parameters['name']}", namespace)
-    return topic_of(f"node/{parameters['name']}", namespace)
 
 
 def _json(request: Request, sheet: Sheet, tag: str) -> Response:

@@ -20,12 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dovetail.aggregated.question import BadQuestion
-from dovetail.dashboard.app import topic_of
 from dovetail.dashboard.assets import read_assets
 from dovetail.dashboard.board import TooManyPages
 from dovetail.dashboard.day_pages import DayPages
 from dovetail.dashboard.pages import OF_OBJECT, PAGES
-from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent, sent_packed
+from dovetail.dashboard.responses import OwnHosts, PolicyHeaders, csv_response, failed, sent_packed
+from dovetail.dashboard.routes import FORMS, HTML, application, topic_at
 from dovetail.dashboard.sources import SourceAway
 
 _MARK = b'<html lang="en"', b'<html lang="en" data-replay'
@@ -38,19 +38,7 @@ def replay_app(pages: DayPages) -> Starlette:
     document = assets["index.html"].content.replace(*_MARK)
 
     async def page(request: Request) -> Response:
-        return Response(document, headers={"Cache-Control": "no-store"}, media_type="text/html; charset=utf-8")
-
-    async def unknown(request: Request, error: Exception) -> Response:
-        return Response(document, 404, media_type="text/html; charset=utf-8")
-
-    async def healthz(request: Request) -> Response:
-        return Response(b"ok", media_type="text/plain")
-
-    async def asset(request: Request) -> Response:
-        found = assets.get(request.path_params["path"])
-        if found is None:
-            return failed(404, "there is no such file")
-        return sent(request, found.tag, found.content_type, found.content, found.packed, cached=True)
+        return Response(document, headers={"Cache-Control": "no-store"}, media_type=HTML)
 
     async def day(request: Request) -> Response:
         return sent_packed(request, gzip.compress(msgspec.json.encode(pages.view()), 1))
@@ -63,10 +51,8 @@ def replay_app(pages: DayPages) -> Starlette:
         return failed(404, "there is no such part") if found is None else sent_packed(request, found)
 
     async def data(request: Request) -> Response:
-        parameters = request.path_params
-        path = "/".join(filter(None, (parameters[one] for one in ("page", "part", "name") if one in parameters)))
-        topic, at = topic_of(path, ""), request.query_params.get("at", "")
-        if topic is None or topic.page not in {*PAGES, *OF_OBJECT} or parameters["form"] not in ("json", "csv"):
+        topic, form, at = topic_at(request, ""), request.path_params["form"], request.query_params.get("at", "")
+        if topic is None or topic.page not in {*PAGES, *OF_OBJECT} or form not in FORMS:
             return failed(404, "a recording has no answer to this")
         if not (at.isascii() and at.isdecimal() and len(at) < 17 and int(at) <= _LATEST_MS):
             return failed(400, "`at` is a time of the recording in epoch milliseconds")
@@ -78,27 +64,20 @@ def replay_app(pages: DayPages) -> Starlette:
             return failed(503, str(error))
         except TooManyPages as error:
             return failed(429, str(error))
-        if parameters["form"] == "csv" and sheet.status == 200:
+        if form == "csv" and sheet.status == 200:
             return csv_response(sheet.csv, topic)
         return sent_packed(request, sheet.packed, sheet.status)
 
-    shown = [Route(f"/{one}", page) for one in ("", *(name for name in PAGES if name != "fleet"))]
-    return Starlette(
+    return application(
+        page, document, assets, data,
         routes=[
-            *shown,
-            Route("/job/{namespace}/{name}", page),
-            Route("/node/{name}", page),
-            Route("/healthz", healthz),
-            Route("/assets/{path:path}", asset),
             Route("/api/replay.json", day),
             Route("/api/replay/nodes.json", nodes),
             Route("/api/replay/parts/{number:int}.json", part),
-            *(Route(f"/api/{path}.{{form}}", data) for path in ("{page}", "{page}/{name}", "{page}/{part}/{name}")),
         ],
         middleware=[Middleware(PolicyHeaders), Middleware(OwnHosts)],
-        exception_handlers={404: unknown},
         lifespan=_reading(pages),
-    )
+    )  # fmt: skip
 
 
 def _reading(pages: DayPages) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:

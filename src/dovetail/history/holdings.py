@@ -25,6 +25,7 @@ from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.core.queues import device_units
 from dovetail.core.queues.node_gpus import NodeGpu, device_names
 from dovetail.core.state import State
+from dovetail.core.turns import turn_part
 from dovetail.history.records import HoldKind
 
 _LAST_MS = 2**62
@@ -141,15 +142,11 @@ def _wants(state: State, placement: Placement, gpus: Sequence[NodeGpu], seen: se
 
 
 def _turn_milli(state: State, placement: Placement, gpu: int) -> int:
-    """What an instance that can sleep holds of a GPU: its asleep memory, and of the room of its group as much as its
-    extra is of theirs, rounded down. So all of them together hold no more than is allocated."""
+    """What an instance that can sleep holds of a GPU (`core.turns`), rounded down."""
     cluster, slot, group = state.cluster, placement.slot, placement.shape.request.turn_group
     others = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
-    extras = sum(
-        one.extra for one in others if one.share_bits >> gpu & 1 and one.shape.request.turn_group == group
-    )  # fmt: skip
-    room = cluster.nodes.awake_rooms.room(group, slot, gpu)
-    held = placement.share + room * placement.extra // max(extras, 1)
+    extras = [one.extra for one in others if one.share_bits >> gpu & 1 and one.shape.request.turn_group == group]
+    held = int(turn_part(placement.share, placement.extra, extras))
     return max(1, held * WHOLE_GPU_MILLI // int(cluster.nodes.gpu_whole[slot]))
 
 

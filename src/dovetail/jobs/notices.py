@@ -11,10 +11,8 @@ Rules
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec import Struct
 
@@ -22,10 +20,10 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import AlreadyExists, KubeError
 from dovetail.kube.api.resources import EVENTS, PODS, Resource
-from dovetail.kube.api.texts import NOTE_BYTES, clipped
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.translate.event_documents import EventNote, EventObject, EventReporter, event_document
 
 REPORTER, REASON, STOPPED_REASON = "dovetail.dev/idle", "GPUsIdle", "IdleStopped"
-_LONGEST_NAME, _LONGEST_INSTANCE = 200, 128
 _SUFFIXES = {REASON: "idle", STOPPED_REASON: "stopped"}
 
 
@@ -64,28 +62,17 @@ async def write(config: ClusterConfig, notices: Sequence[Notice], now: datetime)
 async def write_one(client: Client, notice: Notice, now: datetime) -> bool:
     """Write the event; False where it is there. Raises ApiError."""
     namespace, _, name = notice.name.partition("/")
+    of = "" if notice.resource == PODS else f"{notice.resource.kind.lower()}-"
+    action = "Checking" if notice.reason == REASON else "Stopping"
+    event = event_document(
+        EventObject(notice.resource, namespace, name, notice.uid),
+        EventNote(notice.reason, action, "Warning", notice.note),
+        EventReporter.here(REPORTER),
+        epoch_ms(now),
+        f"{of}{_SUFFIXES[notice.reason]}-{round(notice.since.timestamp()):x}",
+    )
     try:
-        await client.request("POST", EVENTS.path(namespace), _event(notice, namespace, name, now))
+        await client.request("POST", EVENTS.path(namespace), event)
     except AlreadyExists:
         return False
     return True
-
-
-def _event(one: Notice, namespace: str, name: str, now: datetime) -> dict[str, Any]:
-    since_s, kind = round(one.since.timestamp()), one.resource.kind
-    of = "" if one.resource == PODS else f"{kind.lower()}-"
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"namespace": namespace, "name": f"{name[:_LONGEST_NAME]}.{of}{_SUFFIXES[one.reason]}-{since_s:x}"},
-        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": REPORTER,
-        "reportingInstance": socket.gethostname()[:_LONGEST_INSTANCE] or REPORTER,
-        "regarding": {
-            "apiVersion": one.resource.api_version, "kind": kind, "namespace": namespace, "name": name, "uid": one.uid,
-        },
-        "reason": one.reason,
-        "action": "Checking" if one.reason == REASON else "Stopping",
-        "type": "Warning",
-        "note": clipped(one.note, NOTE_BYTES),
-    }  # fmt: skip

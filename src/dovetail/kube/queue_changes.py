@@ -22,7 +22,8 @@ from dovetail.kube.api.errors import AlreadyExists, KubeError, NotFound
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.objects import queues as wire
-from dovetail.kube.translate import queues
+from dovetail.kube.translate import queue_amounts, queues
+from dovetail.kube.translate.queue_documents import READY
 
 MANAGER = "dovetail-cli"
 """The field manager of what users write by commands."""
@@ -70,8 +71,10 @@ def _view(found: wire.Queue) -> QueueView:
         "gpuMemory": held.gpu_memory,
     }  # fmt: skip
     known = {field: text for field, text in amounts.items() if text}
-    ready = next((one.message for one in status.conditions if one.type == queues.READY), None)
-    return QueueView(queues.queue(found), queues.amounts(known, "status.allocated", []), status.pending_jobs, ready)
+    ready = next((one.message for one in status.conditions if one.type == READY), None)
+    return QueueView(
+        queues.queue(found), queue_amounts.amounts(known, "status.allocated", []), status.pending_jobs, ready
+    )
 
 
 def queue_document(queue: Queue) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def queue_document(queue: Queue) -> dict[str, Any]:
     spec: dict[str, Any] = {}
     for field, amounts in (("guarantee", queue.guarantee), ("limit", queue.limit)):
         if amounts:
-            spec[field] = queues.amounts_document(amounts)
+            spec[field] = queue_amounts.amounts_document(amounts)
     usual = Queue(queue.name)
     for field, value, default in (
         ("parent", queue.parent, usual.parent),

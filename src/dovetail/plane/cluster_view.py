@@ -24,6 +24,7 @@ from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import leases
 from dovetail.kube.translate.agent_documents import cause_of, offers_of
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.plane.broker import (
     Current,
     LeaseGone,
@@ -108,7 +109,7 @@ class PlaneView:
         """The news of a request of this plane."""
         if obj.spec.plane != self.name:
             return None
-        id_, status = leases.lease_id(obj.metadata), obj.status or wire.LeaseRequestStatus()
+        id_, status = lease_id(obj.metadata), obj.status or wire.LeaseRequestStatus()
         refused = status.reason in _ANSWER_REFUSED
         return RequestNotice(
             id_, status.state, offers_of(status), epoch_ms(status.offers_until) or epoch_ms(status.tried),
@@ -121,7 +122,7 @@ class PlaneView:
         found: list[Notice] = []
         for bad in listing.bad:
             found += self._unreadable(bad)
-        there = {leases.lease_id(obj.metadata) for obj in listing.objects.values()}
+        there = {lease_id(obj.metadata) for obj in listing.objects.values()}
         version = _number(listing.resource_version)
         for id_ in [id_ for id_, held in self._held.items() if id_ not in there and held.version <= version]:
             found += self._gone(id_, self._held[id_].status)
@@ -138,7 +139,7 @@ class PlaneView:
             elif _number(event.object.metadata.resource_version) <= self._floor:
                 continue
             elif event.type == "DELETED":
-                found += self._gone(leases.lease_id(event.object.metadata), event.object.status)
+                found += self._gone(lease_id(event.object.metadata), event.object.status)
             else:
                 found += self._lease(event.object)
         return found
@@ -147,7 +148,7 @@ class PlaneView:
         if obj.spec.plane != self.name:
             return
         meta, status = obj.metadata, obj.status or wire.GPULeaseStatus()
-        id_, version = leases.lease_id(meta), _number(meta.resource_version)
+        id_, version = lease_id(meta), _number(meta.resource_version)
         before = self._held.get(id_)
         if before is not None and before.version >= version:
             return

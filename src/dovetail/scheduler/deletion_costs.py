@@ -29,10 +29,11 @@ from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import STRATEGIC_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Conflict, KubeError, NotFound
 from dovetail.kube.informers import Informers
+from dovetail.kube.objects.base import time_text
 from dovetail.kube.translate.annotations import DELETION_COST, POD_DELETION_COST
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.wire import deletion_cost, timestamp
+from dovetail.scheduler.wire import deletion_cost
 
 LOOK_EVERY_S = 30.0
 MOST_AN_HOUR = 600
@@ -151,7 +152,7 @@ class DeletionCosts:
     def _reason(self, one: FreeingPod) -> str:
         what = f"node {one.domain}" if not one.level else f"{one.level} {one.domain}"
         others = f", once {one.others} more of its ReplicaSet have ended" if one.others else ""
-        return f"its end leaves {what} with {one.gpus} GPUs to others{others}; at {timestamp(self._clock.now_ms())}"
+        return f"its end leaves {what} with {one.gpus} GPUs to others{others}; at {time_text(self._clock.now_ms())}"
 
     async def _write(self, change: CostChange) -> bool:
         """Whether it need not be decided again soon."""

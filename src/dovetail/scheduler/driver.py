@@ -69,7 +69,7 @@ from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events, SchedulerRun
 from dovetail.scheduler.lease_writer import LeaseWriter
-from dovetail.scheduler.messages import refusal_text
+from dovetail.scheduler.messages import bound_text, refusal_text
 from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.nominations import Nominations
 from dovetail.scheduler.preemptions import Preemptions
@@ -306,18 +306,9 @@ class Driver:
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
             metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})
-        placed = f"Successfully assigned {pod} to {bind.node}"
-        if bind.devices:
-            placed += f" with {'GPU' if len(bind.devices) == 1 else 'GPUs'} {','.join(map(str, bind.devices))}"
-        if bind.devices and bind.mbps:
-            layout = self._layout(bind.node)
-            assumed = ", as the product is usually wired" if layout is not None and layout.assumed else ""
-            placed += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{assumed}"
-        start = self._starting.get(bind.gang)
-        if start is not None and start.all_reduce is not None:
-            placed += f"; the gang: {start.all_reduce}"
-        if bind.unsure:
-            placed += f"; it is not known whether its kubelet lets it in: {bind.unsure}"
+        layout, start = self._layout(bind.node), self._starting.get(bind.gang)
+        assumed = layout is not None and layout.assumed
+        placed = bound_text(bind, pod, start.all_reduce if start is not None else None, assumed=assumed)
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
     def _failed(self, failed: BindFailed, target: PodRef | None) -> None:

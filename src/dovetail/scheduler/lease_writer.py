@@ -36,7 +36,7 @@ from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS
 from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import lease_documents
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.lease_api import LeaseApi, key_of

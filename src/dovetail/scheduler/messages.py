@@ -7,12 +7,29 @@ estimate, and the result of the search for victims. Times are in UTC.
 
 from __future__ import annotations
 
-from dovetail.core.decisions import Drain, Evict
+from dovetail.core.decisions import Bind, Drain, Evict
+from dovetail.core.devices.collectives import AllReduce
 from dovetail.core.reasons import Expected, Refusal
-from dovetail.scheduler.wire import timestamp
+from dovetail.kube.objects.base import time_text
 
 _MS_PER_MINUTE = 60_000
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def bound_text(bind: Bind, pod: str, all_reduce: AllReduce | None, *, assumed: bool) -> str:
+    """The text of a bind, for users: the node and the GPUs of the pod, and what its gang can expect. `assumed`: how the
+    GPUs of the node are wired is known from their product alone."""
+    text = f"Successfully assigned {pod} to {bind.node}"
+    if bind.devices:
+        text += f" with {'GPU' if len(bind.devices) == 1 else 'GPUs'} {','.join(map(str, bind.devices))}"
+    if bind.devices and bind.mbps:
+        usual = ", as the product is usually wired" if assumed else ""
+        text += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{usual}"
+    if all_reduce is not None:
+        text += f"; the gang: {all_reduce}"
+    if bind.unsure:
+        text += f"; it is not known whether its kubelet lets it in: {bind.unsure}"
+    return text
 
 
 def refusal_text(refusal: Refusal, now_ms: int) -> str:
@@ -34,7 +51,7 @@ def expected_start(expected: Expected, now_ms: int) -> str:
     left_ms = expected.start_ms - now_ms
     away = f"in {duration(left_ms)}" if left_ms > 0 else "now"
     basis = f": {expected.basis}" if expected.basis else ""
-    return f"It starts by {timestamp(expected.start_ms)}, {away}, at the latest ({expected.sure}{basis})"
+    return f"It starts by {time_text(expected.start_ms)}, {away}, at the latest ({expected.sure}{basis})"
 
 
 def duration(span_ms: int) -> str:

@@ -24,13 +24,13 @@ from dovetail.core.queues.budgets import period
 from dovetail.core.queues.types import Budgeted
 from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.errors import KubeError
+from dovetail.kube.objects.base import time_text
 from dovetail.kube.objects.history import COSTS, QUESTION
 from dovetail.kube.objects.queues import MoneySpent, Queue
 from dovetail.kube.objects.views import ViewDocument
 from dovetail.kube.translate.money import MICRO
 from dovetail.kube.translate.queues import PERIODS
 from dovetail.scheduler import metrics
-from dovetail.scheduler.wire import timestamp
 
 EVERY_S = 600.0
 _ATTEMPTS = Attempts(timeout_s=55.0, retries=0)
@@ -101,7 +101,7 @@ class MoneySpending:
 
     async def _costs(self, start_ms: int, until_ms: int) -> _Costs:
         """Raises KubeError, JsonError."""
-        question = {"by": "queue", "period": f"{timestamp(start_ms)}..{timestamp(until_ms)}"}
+        question = {"by": "queue", "period": f"{time_text(start_ms)}..{time_text(until_ms)}"}
         params = {QUESTION: msgspec.json.encode(question).decode()}
         answer = await self._client.request("GET", COSTS.path(), params=params, decode=ViewDocument, attempts=_ATTEMPTS)
         return decode_json(answer.answer, _Costs)

@@ -26,7 +26,7 @@ from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.lease_documents import Acknowledged, PlaneReport, acknowledged, plane_status
 from dovetail.kube.translate.lease_records import SILENT
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.scheduler.queue_status import StatusDue
 
 _HEARD_MS = 60_000

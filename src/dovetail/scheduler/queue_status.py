@@ -32,7 +32,7 @@ from dovetail.kube.api.errors import Invalid, KubeError, NotFound
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.informers import Informers
 from dovetail.kube.objects.queues import MoneySpent
-from dovetail.kube.translate.queues import queue_status
+from dovetail.kube.translate.queue_documents import queue_status
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 

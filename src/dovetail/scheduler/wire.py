@@ -6,23 +6,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
 from dovetail.core.decisions import Bind
 from dovetail.core.dra.extended import ExtendedUse
-from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
+from dovetail.kube.api.resources import PODS
+from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.nodes.instances import shown
+from dovetail.kube.objects.base import time_text
 from dovetail.kube.translate.annotations import BOUND, DECISION, DELETION_COST, DEVICES, POD_DELETION_COST, RANK
+from dovetail.kube.translate.event_documents import (
+    EventNote,
+    EventObject,
+    EventReporter,
+    event_document,
+    event_reference,
+)
 from dovetail.kube.translate.translator import PodRef
 
 REPORTER = "dovetail"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
-_INSTANCE_BYTES = 128
-"""Longest reportingInstance that events.k8s.io/v1 accepts."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -31,16 +36,6 @@ def devices(bind: Bind) -> str:
     if not bind.devices and not bind.instances:
         return ""
     return ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
-
-
-def timestamp(now_ms: int, *, micro: bool = False) -> str:
-    second, rest_ms = divmod(now_ms, 1000)
-    return f"{_second(second)}.{rest_ms:03}000Z" if micro else f"{_second(second)}Z"
-
-
-@lru_cache(maxsize=16)
-def _second(epoch_s: int) -> str:
-    return datetime.fromtimestamp(epoch_s, UTC).replace(tzinfo=None).isoformat()
 
 
 def decision_id(run_id: str, step: int) -> str:
@@ -84,7 +79,7 @@ def _pod_condition(uid: str, kind: str, status: str, reason: str, message: str, 
         "reason": reason,
         "message": clipped(message, MESSAGE_BYTES),
         "lastProbeTime": None,
-        "lastTransitionTime": timestamp(now_ms),
+        "lastTransitionTime": time_text(now_ms),
     }
     return _encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
 
@@ -123,7 +118,7 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
                         "status": "True" if status else "False",
                         "reason": reason,
                         "message": clipped(message, MESSAGE_BYTES),
-                        "lastTransitionTime": timestamp(now_ms),
+                        "lastTransitionTime": time_text(now_ms),
                     }
                 ]
             }
@@ -143,28 +138,19 @@ def event(
     event_type: EventType, *, regarding: PodRef, note: str, decision: str, instance: str, now_ms: int,
     related: PodRef | None = None,
 ) -> bytes:  # fmt: skip
-    """An events.k8s.io/v1 Event about a pod. `decision` is the id of the decision that it reports, "" for none. Its
-    name is made of the pod's name and the time in nanoseconds, as in client-go."""
-    annotations = {"annotations": {DECISION: decision}} if decision else {}
-    name = f"{regarding.name[:230]}.{time.time_ns():x}"
-    return _encode(
-        {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"namespace": regarding.namespace, "name": name} | annotations,
-            "eventTime": timestamp(now_ms, micro=True),
-            "reportingController": REPORTER,
-            "reportingInstance": clipped(instance, _INSTANCE_BYTES),
-            "regarding": _reference(regarding),
-            "note": clipped(note, NOTE_BYTES),
-            **event_type._asdict(),
-        }
-        | ({"related": _reference(related)} if related is not None else {})
-    )
+    """An Event about a pod. `decision` is the id of the decision that it reports, "" for none. Its name has the time in
+    nanoseconds, as in client-go."""
+    report, reporter = EventNote(*event_type, note), EventReporter(REPORTER, instance)
+    document = event_document(_about(regarding), report, reporter, now_ms, f"{time.time_ns():x}")
+    if decision:
+        document["metadata"]["annotations"] = {DECISION: decision}
+    if related is not None:
+        document["related"] = event_reference(_about(related))
+    return _encode(document)
 
 
-def _reference(pod: PodRef) -> dict[str, str]:
-    return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+def _about(pod: PodRef) -> EventObject:
+    return EventObject(PODS, pod.namespace, pod.name, pod.uid)
 
 
 def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:

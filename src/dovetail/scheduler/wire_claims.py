@@ -24,6 +24,7 @@ from dovetail.core.decisions import ClaimToMake
 from dovetail.core.dra.extended import name_base
 from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.model import Requirement
+from dovetail.kube.objects.base import time_text
 from dovetail.kube.objects.claims import (
     ClaimMeta,
     Consumer,
@@ -33,7 +34,6 @@ from dovetail.kube.objects.claims import (
     OpaqueConfiguration,
     ResourceClaim,
 )
-from dovetail.scheduler.wire import timestamp
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """The finalizer that keeps a claim while devices are allocated for it."""
@@ -107,7 +107,7 @@ def allocation(
     devices: _Json = {"results": [_result(grant, picked.get(grant.request)) for grant in granted.grants]}
     if config := _config(claim, picked, class_named):
         devices["config"] = config
-    found: _Json = {"devices": devices, "allocationTimestamp": timestamp(now_ms)}
+    found: _Json = {"devices": devices, "allocationTimestamp": time_text(now_ms)}
     if granted.node:
         here = {"key": "metadata.name", "operator": "In", "values": [granted.node]}
         found["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [here]}]}

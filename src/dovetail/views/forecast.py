@@ -33,20 +33,19 @@ from dovetail.core.cycle import enter, step
 from dovetail.core.decisions import Bind, Decision, Drain, EndLease, Evict, GrantLease, MakeOffers, Release, RevokeLease
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
-from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import DAY_MS, GPU
-from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
+from dovetail.core.reasons import Expected, Refusal, Sure
 from dovetail.core.state import State
 from dovetail.views.all_reduce import all_reduce_of
 from dovetail.views.forecast_agents import AgentsAhead
+from dovetail.views.forecast_reasons import NoStart
 from dovetail.views.forecast_types import Forecast, ForecastDrain, ForecastPlace, ForecastVictim, Start, Watch
 from dovetail.views.gpus import gpus_of
 from dovetail.views.job_types import JobView
 from dovetail.views.jobs import job_of, name_of, restarted, waiting_jobs
 from dovetail.views.leased import is_placeholder, lease_key
-from dovetail.views.names import some
 
 MOST_MOMENTS = 512
 _CLOSE_MS = 60_000
@@ -54,7 +53,6 @@ _CLOSE_PART = 16
 _EVICTING_STEPS = 4
 _CALENDARS_MS = 8 * DAY_MS
 _SEARCHES_PER_STEP = 16
-_ENDLESS_SHOWN = 2
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _NOW = "it fits now"
 _AFTER_EVICTIONS = "when the pods that are evicted for it have ended"
@@ -107,7 +105,7 @@ class _Ahead:
         self._placed: dict[str, list[ForecastPlace]] = {}
         self._endless: dict[str, None] = {}
         self._refusals: dict[str, Refusal] = {}
-        self._holders: dict[tuple[object, ...], list[str]] = {}
+        self._no_start = NoStart(state, self._endless)
         self._events += self._agents.quiet()
         for request_id, offers in self._agents.outstanding():
             self._accept(request_id, offers)
@@ -359,70 +357,8 @@ class _Ahead:
             now, last = (job_of(self._state, one.waiting) if one.waiting else job), one.reported
         else:
             now, last = job_of(self._state, job.workload), self._state.queue.refusal(job.workload)
-        expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
+        why = f"it is after the end of the look-ahead ({self._most} moments)"
+        if self._found.whole:
+            why = self._no_start.why(now, last, self._refusals.get(now.workload))
+        expected = Expected(Sure.UNKNOWN, 0, why)
         return Start(job, expected, refusal=self._refusals.get(job.workload, last))
-
-    def _why_none(self, job: JobView, refusal: Refusal | None) -> str:
-        if not self._found.whole:
-            return f"it is after the end of the look-ahead ({self._most} moments)"
-        if refusal is None:
-            return "the scheduler has not tried it"
-        if refusal.reason in _UNTIL:
-            return _UNTIL[refusal.reason]
-        next_one = self._refusals.get(job.workload, refusal)
-        if refusal.when is When.NEVER or next_one.when is When.NEVER:
-            return f"it cannot start ({(next_one if next_one.when is When.NEVER else refusal).reason.code})"
-        if next_one.reason is Reason.LEASE_FULL:
-            return "no pod of its lease is expected to end before the lease does"
-        endless = self._endless_holders(job, refusal)
-        if not endless and (closed := self._in_maintenance(job, refusal)):
-            are = "is" if len(closed) == 1 else "are"
-            return f"{some(closed, _ENDLESS_SHOWN)} {are} in maintenance, for a time that is not known"
-        if not endless:
-            return f"it waits for more than ends of pods ({refusal.reason.code})"
-        if len(endless) == 1:
-            return f"{endless[0]} has no known end: set its dovetail.dev/max-runtime"
-        return f"{some(endless, _ENDLESS_SHOWN)} have no known end: set their dovetail.dev/max-runtime"
-
-    def _endless_holders(self, job: JobView, refusal: Refusal) -> list[str]:
-        """Pods without a known end on nodes that could take the job, the pods with most GPUs first."""
-        if not job.waiting or not (refusal.nodes or refusal.reason in _OF_ROOM):
-            return []
-        cluster, pod = self._state.cluster, job.waiting[0]
-        requested = (pod.request, pod.claims, pod.device_claims)
-        if requested in self._holders:
-            return self._holders[requested]
-        found = refusals.verdicts(cluster, pod)
-        slots = {
-            int(slot)
-            for verdict in found
-            if verdict.when is When.NOT_YET and verdict.reason is not Reason.MAINTENANCE
-            for slot in verdict.slots
-        }
-        placed = [
-            cluster.placements[uid].pod
-            for slot in sorted(slots)
-            for uid in cluster.on_slot.get(slot, ())
-            if uid in self._endless
-        ]
-        shares = self._state.shares
-        placed.sort(key=lambda pod: (-dict(shares.amounts(pod.uid)).get(GPU, 0), pod.key))
-        self._holders[requested] = [pod.key for pod in placed]
-        return self._holders[requested]
-
-    def _in_maintenance(self, job: JobView, refusal: Refusal) -> list[str]:
-        """Nodes that could take the job if they were not in maintenance."""
-        if not job.waiting or not refusal.nodes:
-            return []
-        found = refusals.verdicts(self._state.cluster, job.waiting[0])
-        names = self._state.cluster.nodes.names
-        return sorted(names[slot] for one in found if one.reason is Reason.MAINTENANCE for slot in one.slots)
-
-
-_UNTIL = {
-    Reason.HELD: "it is held: `dovetail release` releases it",
-    Reason.QUEUE_STOPPED: "its queue is stopped: `dovetail queue resume` lets its jobs start",
-    Reason.QUEUE_BUDGET: "its queue has used its budget: the next period begins, or an admin raises `spec.budget`",
-}
-"""Until when jobs that no end of a pod lets start wait, by reason."""
-_OF_ROOM = {Reason.QUEUE_LIMIT, Reason.RESERVED, Reason.BEYOND_GUARANTEE, Reason.GANG_DOES_NOT_FIT}

@@ -11,8 +11,8 @@ from dovetail.core.bargaining.types import Holding, LeaseAlternative
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import CPU, GPU, MEMORY
 from dovetail.kube.nodes.instances import shown
-from dovetail.kube.translate.leases import text_of_ms
-from dovetail.kube.translate.queues import timestamp
+from dovetail.kube.objects.base import milli_time_text
+from dovetail.kube.translate.lease_durations import text_of_ms
 from dovetail.views.lease_types import NodeDevices
 
 _MIB = 2**20
@@ -40,9 +40,9 @@ def alternative_text(one: LeaseAlternative) -> str:
     least = f", or {text_of_ms(one.least_duration_ms)} at least" if one.least_duration_ms else ""
     parts.append(f"for {text_of_ms(one.duration_ms)}{least}")
     if one.earliest_ms:
-        parts.append(f"from {timestamp(one.earliest_ms)} on")
+        parts.append(f"from {milli_time_text(one.earliest_ms)} on")
     if one.latest_ms:
-        parts.append(f"until {timestamp(one.latest_ms)} at the latest")
+        parts.append(f"until {milli_time_text(one.latest_ms)} at the latest")
     return ", ".join((*parts, one.service.value))
 
 

@@ -21,9 +21,9 @@ from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
-from dovetail.kube.translate import leases
+from dovetail.kube.translate import lease_requests, leases
 from dovetail.kube.translate.lease_records import LeaseObjects
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
 from dovetail.views.lease_types import (
     LeaseEnd,
@@ -162,4 +162,4 @@ def _devices(record: GpuLease | None, spec: wire.GPULeaseSpec) -> tuple[NodeDevi
 
 
 def _alternative(one: wire.LeaseAlternative) -> LeaseAlternative:
-    return leases.alternative(one, "", list[Problem]())
+    return lease_requests.alternative(one, "", list[Problem]())

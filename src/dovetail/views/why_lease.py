@@ -21,8 +21,9 @@ from dovetail.core.policy import unhurried
 from dovetail.core.state import State
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.translate import leases
+from dovetail.kube.translate.lease_durations import text_of_ms
 from dovetail.kube.translate.lease_records import LeaseObjects
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.views.forecast_types import PLACED, Watch
 from dovetail.views.lease_texts import alternative_text, devices_text, nodes_of
 from dovetail.views.lease_types import LeaseRow
@@ -93,7 +94,7 @@ def _granted(after: NextStep, request_id: str) -> str:
         return ""
     holdings = lease.holdings if lease is not None else offers[0].holdings if offers else ()
     granted = lease.alternative if lease is not None else offers[0].alternative if offers else LeaseAlternative()
-    term = leases.text_of_ms(granted.duration_ms)
+    term = text_of_ms(granted.duration_ms)
     return f"{devices_text(granted)} on {'; '.join(map(str, nodes_of(holdings)))}, for {term}"
 
 

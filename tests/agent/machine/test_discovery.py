@@ -26,7 +26,8 @@ from dovetail.agent.machine.gpu_direct import (
 from dovetail.agent.machine.host import GpuFabric, Host
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.machine.sysfs import Sysfs
-from dovetail.agent.publish.gpunode import document, status_of
+from dovetail.agent.publish.gpunode import document
+from dovetail.agent.publish.gpunode_status import status_of
 from dovetail.core.devices import products
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, SYS, UNKNOWN, Layout
 from dovetail.kube.nodes.layouts import Description, layout_of, of_gpu_node

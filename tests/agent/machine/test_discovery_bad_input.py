@@ -16,7 +16,8 @@ from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.host import GpuFabric, Host
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
-from dovetail.agent.publish.gpunode import document, status_of
+from dovetail.agent.publish.gpunode import document
+from dovetail.agent.publish.gpunode_status import status_of
 from dovetail.core.devices.layout import NODE, PXB, SYS, UNKNOWN
 from dovetail.kube.nodes.layouts import of_gpu_node
 from dovetail.kube.objects.topology import GPUNode, ObjectMeta

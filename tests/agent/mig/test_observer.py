@@ -25,7 +25,7 @@ from dovetail.agent.machine.known import MIG_UNREAD, KnownHost
 from dovetail.agent.machine.nvml import NO_PERMISSION, Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.observer import ObserverError, ask
-from dovetail.agent.publish.gpunode import status_of
+from dovetail.agent.publish.gpunode_status import status_of
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.standin import RIGHTS

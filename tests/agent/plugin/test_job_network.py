@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.agent.config import Config, RdmaResource, Shared
+from dovetail.agent.config import Config, Shared
+from dovetail.agent.config_values import RdmaResource
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.job_network import EXPLANATION, LACKING_REASON, REASON, WRONG_REASON, JobNetwork
 from dovetail.agent.plugin.nccl_conf import CONF, NcclFiles

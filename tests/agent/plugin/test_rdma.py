@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.config import Config, RdmaResource
+from dovetail.agent.config import Config
+from dovetail.agent.config_values import RdmaResource
 from dovetail.agent.machine.host import Host
 from dovetail.agent.machine.sysfs import Hca
 from dovetail.agent.plugin.rdma import rdma_offers

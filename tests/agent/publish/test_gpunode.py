@@ -19,16 +19,8 @@ from dovetail import __version__
 from dovetail.agent.exporter.processes import Foreign, OwnProcess
 from dovetail.agent.health.states import DeviceHealth, DeviceState, Quarantine
 from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
-from dovetail.agent.publish.gpunode import (
-    RENEW_S,
-    GPUNodeWriter,
-    NodeHealth,
-    PluginState,
-    carried,
-    document,
-    plugin_condition,
-    status_of,
-)
+from dovetail.agent.publish.gpunode import RENEW_S, GPUNodeWriter, document
+from dovetail.agent.publish.gpunode_status import NodeHealth, PluginState, carried, plugin_condition, status_of
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.errors import NotFound, Unreachable

@@ -12,13 +12,13 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining.terms import LEAST_CHARGED_MS
 from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.decisions import Decision, EndLease
-from dovetail.core.queues.types import Usage
+from dovetail.core.queues.types import Queue, Usage
 from tests.core.bargaining.market import MINUTE, Market
 from tests.core.gang_oracle import gpu_node
 
 
-def used(market: Market) -> int:
-    (snapshot,) = [one for one in market.state.queue_snapshots(market.now_ms) if one.name == "planes/a/a"]
+def used(market: Market, queue: str = "planes/a/a") -> int:
+    (snapshot,) = [one for one in market.state.queue_snapshots(market.now_ms) if one.name == queue]
     return sum(ms for _, ms in snapshot.days)
 
 
@@ -51,7 +51,27 @@ def test_what_the_record_does_not_have_is_charged(service: ServiceClass, ran_ms:
     assert used(later) == used(seen) == 4_000 * (ran_ms if scavenged else max(ran_ms, LEAST_CHARGED_MS))
 
 
-NAMES = ("first", "second", "last")
+@pytest.mark.parametrize("queue_first", [False, True])
+def test_a_queue_whose_record_has_the_least_charge_is_not_charged_again(queue_first: bool) -> None:
+    """The status of the queue above the plane was written between the end of the lease and that of the plane
+    (`queue_first`), or before the end."""
+    seen = Market(gpu_node("n", 8))
+    seen.plane("a")
+    seen.wait(MINUTE)
+    start_ms = seen.now_ms
+    seen.ask("one", LeaseAlternative(4, duration_ms=10 * MINUTE), firm=True)
+    seen.wait(3_000)
+    of_queue = record = Usage(seen.now_ms, 0, 0, ((0, used(seen)),))
+    seen.wait(2_000)
+    seen.act("one", "return")
+    if queue_first:
+        seen.wait(1)
+        of_queue = Usage(seen.now_ms, 0, 0, ((0, used(seen, "team")),))
+    later = Market(gpu_node("n", 8))
+    later.at(seen.now_ms + MINUTE, ev.QueueRemoved("team"), ev.QueueChanged(Queue("team", planes=True, usage=of_queue)))
+    later.plane("a", usage=record)
+    later.step(ev.LeaseRan("one", "a/a", 4_000, start_ms, start_ms + 5_000))
+    assert used(later) == used(later, "team") == 4_000 * LEAST_CHARGED_MS
 
 
 NAMES = ("first", "second", "last")

@@ -262,6 +262,18 @@ def test_asking_and_returning_all_the_time_is_charged_as_a_minute_each() -> None
     assert usage == pytest.approx(10 * 8 * 1000 * MINUTE, rel=0.01)
 
 
+def test_a_lease_from_a_clock_that_was_ahead_is_charged_as_a_minute() -> None:
+    known = granted().leases["r"]
+    market = Market(*nodes(1))
+    market.plane()
+    lease = replace(known, start_ms=known.start_ms + 5 * MINUTE, end_ms=known.end_ms + 5 * MINUTE)
+    market.leases["r"] = lease
+    market.step(ev.LeaseChanged(lease))
+    market.act("r", "return")
+    usage = market.state.shares.accounts.of("planes/a/a").at(market.now_ms)
+    assert usage == pytest.approx(4 * 1000 * MINUTE, rel=0.001)
+
+
 def test_a_burst_lease_runs_to_its_end_and_a_scavenger_leaves_for_a_queue_that_is_due_more() -> None:
     for service, revoked in ((ServiceClass.BURST, False), (ServiceClass.SCAVENGER, True)):
         market = granted(LeaseAlternative(count=8, duration_ms=60 * MINUTE, service=service), grace_ms=MINUTE)

@@ -26,6 +26,7 @@ from dovetail.kube.objects.base import Wire
 from dovetail.kube.objects.queues import Amounts, MoneySpent, Queue, QueueSpec, QueueStatus
 from dovetail.kube.translate import queues
 from dovetail.kube.translate.money import money_spent
+from dovetail.kube.translate.queue_documents import queue_status
 from tests.docs.pages import page
 from tests.paths import ROOT
 from tools.controlplane.plane import Plane, RequestFailed
@@ -136,7 +137,7 @@ async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_reports(d
     month = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
     spent = MoneySpent("1000.000001", "USD", *month, month[0], "2.0 GPU-hours have no price.")
     async with Client(load_kubeconfig([defined.kubeconfig])) as client:
-        patch = [{"op": "add", "path": "/status", "value": queues.queue_status(SNAPSHOT, now_ms, head, None, spent)}]
+        patch = [{"op": "add", "path": "/status", "value": queue_status(SNAPSHOT, now_ms, head, None, spent)}]
         await client.request(
             "PATCH", QUEUES.path(name="vision", subresource="status"), patch, content_type="application/json-patch+json"
         )

@@ -20,7 +20,7 @@ from dovetail.core.bargaining.types import (
 )
 from dovetail.core.decisions import MakeOffers
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.translate import agent_documents, lease_documents, leases
+from dovetail.kube.translate import agent_documents, lease_documents, lease_requests, leases
 
 START_MS = 1_769_860_800_250
 times_ms = st.integers(START_MS, START_MS + 10**9)
@@ -62,7 +62,7 @@ requests = st.builds(
 @given(requests)
 def test_a_request_is_read_as_it_was_meant(request: LeaseRequest) -> None:
     obj = msgspec.convert(agent_documents.request_document(request), wire.LeaseRequest)
-    assert leases.request(obj) == replace(request, created_ms=0)
+    assert lease_requests.request(obj) == replace(request, created_ms=0)
     assert agent_documents.asks_for(request, obj)
     other = replace(request.alternatives[0], duration_ms=request.alternatives[0].duration_ms + 1)
     assert not agent_documents.asks_for(replace(request, alternatives=(other, *request.alternatives[1:])), obj)

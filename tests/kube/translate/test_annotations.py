@@ -8,15 +8,8 @@ import pytest
 from dovetail.core.model import Problem
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.translate import annotations
-from dovetail.kube.translate.annotations import (
-    ENDPOINT_RULE,
-    LEVELS,
-    PREFIX,
-    TABLE,
-    Key,
-    WorkloadOptions,
-    options_of,
-)
+from dovetail.kube.translate.annotation_values import LEVELS
+from dovetail.kube.translate.annotations import ENDPOINT_RULE, PREFIX, TABLE, Key, WorkloadOptions, options_of
 
 
 def annotated(**values: str) -> WorkloadOptions:

@@ -33,13 +33,14 @@ def plane(name: str, hour: int, kind: str = "added", uid: str = "", **spec: Any)
     return Change(kind, msgspec.convert({"metadata": meta, "spec": {"queue": "q"} | spec}, wire.AgentControlPlane))  # type: ignore[arg-type]
 
 
-def request(kind: str = "added", state: str = "", **spec: Any) -> Any:
-    document = {"metadata": {"name": "one", "namespace": "ns"}, "spec": {"plane": "p", "alternatives": [{}]} | spec}
+def request(kind: str = "added", state: str = "", uid: str = "", **spec: Any) -> Any:
+    meta = {"name": "one", "namespace": "ns", "uid": uid}
+    document = {"metadata": meta, "spec": {"plane": "p", "alternatives": [{}]} | spec}
     return Change(kind, msgspec.convert(document | {"status": {"state": state}}, wire.LeaseRequest))  # type: ignore[arg-type]
 
 
-def lease(kind: str = "added", asked: dict[str, Any] | None = None, **status: Any) -> Any:
-    document = lease_documents.lease_object(ONE)
+def lease(kind: str = "added", asked: dict[str, Any] | None = None, request_uid: str = "", **status: Any) -> Any:
+    document = lease_documents.lease_object(ONE, request_uid)
     document["metadata"]["uid"] = "u"
     if asked:
         document["spec"]["action"] = asked
@@ -96,6 +97,26 @@ def test_a_request_of_the_name_of_a_lease_waits_until_that_is_gone() -> None:
     assert ended == [ev.LeaseRemoved("ns/one")]
     (free,) = feed.leases([lease("deleted")])
     assert isinstance(free, ev.LeaseRequestChanged) and free.request.problem is None
+
+
+def test_a_request_whose_lease_came_and_went_is_settled_before_its_own_status_is_read() -> None:
+    feed, _ = records()
+    feed.requests([request(uid="a")])
+    assert feed.leases([lease(request_uid="a")])[1:] == [ev.LeaseRequestRemoved("ns/one")]
+    assert feed.leases([lease("deleted", request_uid="a")]) == [ev.LeaseRemoved("ns/one")]
+    assert feed.requests([request("modified", "Offered", "a"), request("modified", "Granted", "a")]) == []
+    (again,) = feed.requests([request("deleted", "Granted", "a"), request(uid="b")])
+    assert isinstance(again, ev.LeaseRequestChanged) and again.request.problem is None, "another one of the name"
+
+
+def test_of_settled_requests_those_are_kept_that_are_there_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_records, "_MOST_SETTLED", 2)
+    feed, _ = records()
+    for uid in ("a", "b", "c"):
+        feed.leases([lease(request_uid=uid), lease("deleted", request_uid=uid)])
+    assert list(feed._settled) == [("ns/one", "b"), ("ns/one", "c")]
+    feed.requests([request(uid="c"), request("deleted", uid="c")])
+    assert list(feed._settled) == [("ns/one", "b")]
 
 
 def test_a_lease_is_reported_once_and_each_action_once() -> None:

@@ -31,7 +31,7 @@ from dovetail.core.model import Instance
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.pods import Pod as PodObject
-from dovetail.kube.translate import lease_documents, leases, pods
+from dovetail.kube.translate import lease_documents, lease_durations, lease_requests, leases, pods
 from dovetail.kube.translate.bound import BoundRecords
 from tests.docs.pages import page
 
@@ -106,13 +106,13 @@ def test_a_lease_that_is_written_and_read_again_is_equal(lease: GpuLease) -> Non
 def test_an_alternative_that_is_offered_can_be_asked_for(one: LeaseAlternative) -> None:
     document = lease_documents.alternative_document(one)
     problems: list[Any] = []
-    assert leases.alternative(msgspec.convert(document, wire.LeaseAlternative), "", problems) == one
+    assert lease_requests.alternative(msgspec.convert(document, wire.LeaseAlternative), "", problems) == one
     assert problems == []
 
 
 @given(st.integers(0, 99_999 * 3_600_000))
 def test_a_duration_is_read_as_it_was_written(duration_ms: int) -> None:
-    assert leases.time_ms(leases.text_of_ms(duration_ms)) == duration_ms
+    assert lease_durations.time_ms(lease_durations.text_of_ms(duration_ms)) == duration_ms
 
 
 def test_the_examples_of_the_reference() -> None:
@@ -120,7 +120,7 @@ def test_the_examples_of_the_reference() -> None:
     assert plane == Plane(
         "agent-tuner/tuner", "agents", 2, (("gpu", 2000),), (("gpu", 16_000),), 8, 16, 10_000, 120_000, 300_000
     )
-    request = leases.request(msgspec.convert(EXAMPLES[1], wire.LeaseRequest))
+    request = lease_requests.request(msgspec.convert(EXAMPLES[1], wire.LeaseRequest))
     assert isinstance(request, LeaseRequest)
     assert request.problem is None
     first, half, memory = request.alternatives
@@ -139,7 +139,7 @@ def test_the_examples_of_the_reference() -> None:
 
 def request_with(**spec: Any) -> LeaseRequest:
     document = {"metadata": {"name": "r", "namespace": "ns"}, "spec": {"plane": "p", "alternatives": [{}]} | spec}
-    found = leases.request(msgspec.convert(document, wire.LeaseRequest))
+    found = lease_requests.request(msgspec.convert(document, wire.LeaseRequest))
     assert found is not None
     return found
 
@@ -202,11 +202,11 @@ def test_a_request_waits_while_a_lease_of_its_name_is_there_and_is_settled_once_
     meta = {"name": "r", "namespace": "ns", "uid": "second"}
     document = {"metadata": meta, "spec": {"plane": "p", "alternatives": [{}]}}
     asked = msgspec.convert(document, wire.LeaseRequest)
-    assert leases.request(asked, wire.GPULease(spec=wire.GPULeaseSpec(request_uid="second"))) is None
-    found = leases.request(asked, wire.GPULease(spec=wire.GPULeaseSpec(request_uid="first")))
+    assert lease_requests.request(asked, wire.GPULease(spec=wire.GPULeaseSpec(request_uid="second"))) is None
+    found = lease_requests.request(asked, wire.GPULease(spec=wire.GPULeaseSpec(request_uid="first")))
     assert found is not None and found.problem is not None and found.problem.field == "metadata.name"
     settled = document | {"status": {"state": "Granted", "lease": "r"}}
-    assert leases.request(msgspec.convert(settled, wire.LeaseRequest)) is None
+    assert lease_requests.request(msgspec.convert(settled, wire.LeaseRequest)) is None
 
 
 def test_planes_that_cannot_be_honoured_name_their_field() -> None:

@@ -14,7 +14,8 @@ from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import Usage
 from dovetail.core.reasons import Expected, Sure
 from dovetail.kube.objects.queues import Queue, QueueSpec
-from dovetail.kube.translate import queues
+from dovetail.kube.translate import queue_amounts, queues
+from dovetail.kube.translate.queue_documents import queue_status
 
 NOW_MS = 1_767_312_000_250
 HOUR_MS = 3_600_000
@@ -34,7 +35,7 @@ def snapshot(**changed: Any) -> QueueSnapshot:
 
 
 def status(before: Queue | None = None, now_ms: int = NOW_MS, **changed: Any) -> dict[str, Any]:
-    return queues.queue_status(snapshot(**changed), now_ms, None, before)
+    return queue_status(snapshot(**changed), now_ms, None, before)
 
 
 def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
@@ -52,13 +53,13 @@ def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
 
 
 def test_the_head_has_its_expected_start_where_it_is_known() -> None:
-    known = queues.queue_status(snapshot(), NOW_MS, ("ml/a", "RoomReserved", Expected(Sure.LEARNED, NOW_MS)))
+    known = queue_status(snapshot(), NOW_MS, ("ml/a", "RoomReserved", Expected(Sure.LEARNED, NOW_MS)))
     assert known["head"] == {
         "name": "ml/a", "reason": "RoomReserved", "sure": "Learned", "expectedStart": "2026-01-02T00:00:00.250Z",
     }  # fmt: skip
-    unknown = queues.queue_status(snapshot(), NOW_MS, ("ml/a", "QueueLimit", Expected(Sure.UNKNOWN, 0, "why")))
+    unknown = queue_status(snapshot(), NOW_MS, ("ml/a", "QueueLimit", Expected(Sure.UNKNOWN, 0, "why")))
     assert unknown["head"] == {"name": "ml/a", "reason": "QueueLimit", "sure": "Unknown"}
-    assert queues.queue_status(snapshot(), NOW_MS, ("ml/a", "x", None))["head"] == {"name": "ml/a", "reason": "x"}
+    assert queue_status(snapshot(), NOW_MS, ("ml/a", "x", None))["head"] == {"name": "ml/a", "reason": "x"}
 
 
 def ready(found: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -103,13 +104,13 @@ def test_the_usage_that_is_written_is_the_usage_that_is_read(
     reported = snapshot(
         used=used, rate_milli=rate, days=usage.days, users=usage.users, jobs=usage.jobs, as_of_ms=as_of_ms
     )
-    text = msgspec.json.encode({"status": queues.queue_status(reported, as_of_ms, None)})
+    text = msgspec.json.encode({"status": queue_status(reported, as_of_ms, None)})
     assert queues.read_usage(msgspec.json.decode(text, type=Queue)) == (usage, ())
 
 
 @given(amounts)
 def test_amounts_that_are_written_are_the_amounts_that_are_read(found: tuple[tuple[str, int], ...]) -> None:
-    obj = Queue(spec=QueueSpec(limit=queues.amounts_document(found)))
+    obj = Queue(spec=QueueSpec(limit=queue_amounts.amounts_document(found)))
     assert (queues.queue(obj).limit, queues.queue(obj).problem) == (found, None)
 
 

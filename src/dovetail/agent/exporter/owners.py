@@ -27,6 +27,7 @@ from dovetail.agent.exporter.reading import Owner, Owners
 from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices, PodResources
 from dovetail.agent.machine.host import Host
 from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.turns import turn_part
 from dovetail.kube.gangs.made_for import object_of
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import options_of
@@ -151,13 +152,12 @@ def _share(pod: NodePod, memory_mib: int, equal: float) -> float:
 
 
 def _in_turn(pods: Mapping[str, NodePod], memory_mib: int) -> dict[str, float]:
-    """The shares of pods of a namespace that take turns on a GPU: of the room for the one that is awake, the largest
-    that any of them needs, each has as much as its need is of theirs. So they have no more than the GPU together."""
+    """The shares of pods of a namespace that take turns on a GPU (`core.turns`)."""
     extras = {name: pod.memory_mib - pod.asleep_mib for name, pod in pods.items()}
-    room, total = max(extras.values()), sum(extras.values())
+    every = [*extras.values()]
     return {
-        name: min((pod.asleep_mib + room * extras[name] / total) / memory_mib, 1.0) for name, pod in pods.items()
-    }  # fmt: skip
+        name: min(float(turn_part(pod.asleep_mib, extras[name], every) / memory_mib), 1.0) for name, pod in pods.items()
+    }
 
 
 def _claimed(container: ContainerDevices, devices: Devices, claim_uuid: ClaimUuids) -> frozenset[str]:

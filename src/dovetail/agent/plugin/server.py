@@ -25,7 +25,8 @@ from google.protobuf.message import Message
 from dovetail.agent.apis import deviceplugin_pb2 as wire
 from dovetail.agent.apis.serving import Unary, serve, service
 from dovetail.agent.cdi import GPU_KIND, Edits
-from dovetail.agent.config import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS, Config
+from dovetail.agent.config import Config
+from dovetail.agent.config_values import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS
 from dovetail.agent.machine.driver_files import channel_path
 from dovetail.agent.mps.clients import MpsError
 from dovetail.agent.plugin.offers import AdvertisedDevice, ResourceOffer

@@ -30,17 +30,21 @@ from dovetail.agent.health.watched import BY_DRIVER
 from dovetail.agent.health.xids import Action, XidTable
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import KubeError
-from dovetail.kube.api.resources import EVENTS
-from dovetail.kube.api.texts import clipped
+from dovetail.kube.api.resources import EVENTS, PODS
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.translate.event_documents import (
+    EventNote,
+    EventObject,
+    EventReporter,
+    event_document,
+    series_document,
+)
 
 REPORTER = "dovetail.dev/agent"
 GPU_ERROR, UNREQUESTED = "GPUError", "GPUUsedWithoutRequest"
 WINDOW_S = 600.0
 COUNT_AGAIN_S = 30.0
 MOST_WRITES, MOST_WAITING, MOST_SERIES = 300, 256, 1024
-_NOTE_BYTES = 1024
-_LONGEST_INSTANCE = 128
-"""Of reportingInstance in events.k8s.io/v1; own-node.yaml cuts the node's name in the same way."""
 _MIB = 1 << 20
 log = logging.getLogger(__name__)
 
@@ -103,7 +107,7 @@ class PodEvents:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
-        self._node_name = node_name
+        self._reporter = EventReporter(REPORTER, node_name)
         self._table = table
         self._owners = owners
         self._foreign = foreign
@@ -189,25 +193,15 @@ class PodEvents:
         if len(self._series) >= MOST_SERIES or not self._may_write(now_s, most):
             self.dropped += 1
             return
-        series = _Series(event.namespace, f"{event.pod[:230]}.{time.time_ns():x}", now_s, shown_s=now_s)
-        self._series[key] = series
-        await self._request("POST", EVENTS.path(event.namespace), self._document(event, series.name))
-
-    def _document(self, event: PodEvent, name: str) -> dict[str, Any]:
-        pod = {"apiVersion": "v1", "kind": "Pod", "namespace": event.namespace, "name": event.pod, "uid": event.pod_uid}
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"namespace": event.namespace, "name": name},
-            "eventTime": _micro(self._now()),
-            "reportingController": REPORTER,
-            "reportingInstance": self._node_name[:_LONGEST_INSTANCE],
-            "regarding": pod,
-            "reason": event.reason,
-            "action": event.action,
-            "type": "Warning" if event.warns else "Normal",
-            "note": clipped(event.note, _NOTE_BYTES),
-        }
+        document = event_document(
+            EventObject(PODS, event.namespace, event.pod, event.pod_uid),
+            EventNote(event.reason, event.action, "Warning" if event.warns else "Normal", event.note),
+            self._reporter,
+            epoch_ms(self._now()),
+            f"{time.time_ns():x}",
+        )
+        self._series[key] = _Series(event.namespace, document["metadata"]["name"], now_s, shown_s=now_s)
+        await self._request("POST", EVENTS.path(event.namespace), document)
 
     async def _write_counts(self) -> None:
         """Update the series that have grown."""
@@ -215,7 +209,7 @@ class PodEvents:
         for one in [*self._series.values()]:
             if one.count > one.shown and now_s - one.shown_s >= COUNT_AGAIN_S and self._may_write(now_s):
                 one.shown, one.shown_s = one.count, now_s
-                series = {"series": {"count": one.count, "lastObservedTime": _micro(self._now())}}
+                series = series_document(one.count, epoch_ms(self._now()))
                 await self._request("PATCH", EVENTS.path(one.namespace, one.name), series, content_type=MERGE_PATCH)
 
     def _forget(self, now_s: float) -> None:
@@ -246,7 +240,3 @@ def _holders(owners: Owners, uuids: Iterable[str]) -> Iterator[Owner]:
             if (owner.namespace, owner.pod) not in seen:
                 seen.add((owner.namespace, owner.pod))
                 yield owner
-
-
-def _micro(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -42,15 +42,8 @@ from dovetail.agent.kubelet.state import (
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.publish.gpunode import (
-    RENEW_S,
-    GPUNodeWriter,
-    NodeHealth,
-    PluginState,
-    carried,
-    plugin_condition,
-    status_of,
-)
+from dovetail.agent.publish.gpunode import RENEW_S, GPUNodeWriter
+from dovetail.agent.publish.gpunode_status import NodeHealth, PluginState, carried, plugin_condition, status_of
 from dovetail.agent.publish.labels import NodeLabels, labels_of, pci_of
 from dovetail.agent.publish.zones import NodeZones, zones_of_node
 from dovetail.core.model import GPU

@@ -39,7 +39,8 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, form: AnswerFor
     GPU and lists the absent ones by reason.
     """
     needs("agent")
-    from dovetail.agent.publish.gpunode import document, gpu_node, status_of
+    from dovetail.agent.publish.gpunode import document, gpu_node
+    from dovetail.agent.publish.gpunode_status import status_of
     from dovetail.cli.agent.inspect_report import Inspection, metrics_table, show
 
     name = node or socket.gethostname().lower()

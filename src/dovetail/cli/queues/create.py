@@ -13,7 +13,7 @@ from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.markup import escape
 from dovetail.cli.names import complete_queues
 from dovetail.core.queues.types import Queue
-from dovetail.kube.translate.annotations import NAME
+from dovetail.kube.translate.annotation_values import NAME
 
 if TYPE_CHECKING:
     from dovetail.kube.queue_changes import QueueView

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +18,7 @@ from dovetail.cli.console import Console
 from dovetail.cli.extras import plot_option
 from dovetail.cli.output import versioned
 from dovetail.cli.scheduling import fabric_option
+from dovetail.cli.simulate.parameter_types import LevelPercents, NodeFailures, QueueWeight, SimulatedTime
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.kube.manifests.documents import ManifestError
 from dovetail.sim.clock import VirtualClock
@@ -59,45 +59,6 @@ _RECORDED = ("dovetail", "tightest")
 _COMMUNICATION_ONLY = ("gpu_product", "nic", "level_percent")
 
 
-class _Duration(click.ParamType[Any]):
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
-
-        try:
-            return duration_ms(value) or self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
-        except ValueError:
-            self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
-
-
-class _Failures(_Duration):
-    name = "UP:DOWN"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        up, colon, down = value.partition(":")
-        if not colon:
-            self.fail(f"{value!r} must be two durations such as 30d:4h: between failures, and of a repair", param, ctx)
-        return super().convert(up, param, ctx), super().convert(down, param, ctx)
-
-
-class _Weight(click.ParamType[Any]):
-    name = "QUEUE=N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        match = re.fullmatch(r"(.+)=([1-9][0-9]{0,5})", value)
-        return (match[1], int(match[2])) if match else self.fail(f"{value!r} must be QUEUE=N: team-a=3", param, ctx)
-
-
-class _Percents(click.ParamType[Any]):
-    name = "N,N..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if not re.fullmatch(r"(100|[1-9][0-9]?)(,(100|[1-9][0-9]?))*", value):
-            self.fail(f"{value!r} must be percents from 1 to 100, such as 100,50,25", param, ctx)
-        return tuple(map(int, value.split(",")))
-
-
 @click.command(name="simulate")
 @click.argument("paths", metavar="[MANIFEST]...", nargs=-1)
 @click.option(
@@ -118,15 +79,15 @@ class _Percents(click.ParamType[Any]):
     help="What jobs behind one that does not fit do: wait (strict), backfill (easy) or start if they fit (skip).",
 )
 @click.option("--queues-by", type=click.Choice(QUEUES_BY), help="Make a queue for each virtual cluster, or user.")
-@click.option("--weight", type=_Weight(), multiple=True, help="Weight of a queue. Default: 1.")
-@click.option("--half-life", type=_Duration(), help="Half-life of usage. Default: 7d.")
+@click.option("--weight", type=QueueWeight(), multiple=True, help="Weight of a queue. Default: 1.")
+@click.option("--half-life", type=SimulatedTime(), help="Half-life of usage. Default: 7d.")
 @click.option(
     "--least-served-first",
     is_flag=True,
     help="Order each queue by attained service, the least first, and preempt for it.",
 )
-@click.option("--checkpoint", type=_Duration(), help="Checkpoint interval of jobs that declare none.")
-@click.option("--startup", type=_Duration(), help="Time that jobs need to resume from a checkpoint.")
+@click.option("--checkpoint", type=SimulatedTime(), help="Checkpoint interval of jobs that declare none.")
+@click.option("--startup", type=SimulatedTime(), help="Time that jobs need to resume from a checkpoint.")
 @click.option(
     "--communication",
     type=click.IntRange(1, 99),
@@ -142,10 +103,12 @@ class _Percents(click.ParamType[Any]):
 )
 @click.option(
     "--level-percent",
-    type=_Percents(),
+    type=LevelPercents(),
     help="With --communication: what fabric levels leave of a node's bandwidth, the narrowest first. Default: 100.",
 )
-@click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, mean time to repair.")
+@click.option(
+    "--failures", type=NodeFailures(), help="Let nodes fail: mean time between failures, mean time to repair."
+)
 @click.option("--seed", type=int, default=42, show_default=True, help="Seed of the order of nodes and pods.")
 @click.option(
     "--until",
@@ -160,8 +123,8 @@ class _Percents(click.ParamType[Any]):
     metavar="PERCENT",
     help="Let pods of these shapes arrive and end at random instead, with this load of the GPUs.",
 )
-@click.option("--runtime", type=_Duration(), help="With --churn: mean run time. Default: 2h.")
-@click.option("--for", "for_time", type=_Duration(), help="With --churn: how long pods arrive. Default: 12h.")
+@click.option("--runtime", type=SimulatedTime(), help="With --churn: mean run time. Default: 2h.")
+@click.option("--for", "for_time", type=SimulatedTime(), help="With --churn: how long pods arrive. Default: 12h.")
 @click.option(
     "--history",
     metavar="FILE",

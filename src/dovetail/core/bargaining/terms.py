@@ -208,18 +208,20 @@ def end(state: State, live: LiveLease, cause: EndCause) -> list[Decision]:
     uids = tuple(live.inside)
     rate = sum([state.shares.rate(uid) for uid in (*live.whole, *live.inside)])
     if lease.alternative.service is not ServiceClass.SCAVENGER:
-        _charge_least(state, lease.plane, rate, now_ms - lease.start_ms)
+        # The clock of the process that began the lease may have been ahead.
+        _charge_least(state, lease.plane, rate, max(0, now_ms - lease.start_ms))
     state.leases.end(live)
     remove(state, live.workload)
     state.shares.since_ms.update(dict.fromkeys(uids, now_ms))
     return [EndLease(lease.id, cause, uids, state.steps, rate)]
 
 
-def _charge_least(state: State, plane_id: str, rate: int, ran_ms: int) -> None:
-    """Charge the queue of the plane for what is missing to the least charge, although the lease is over."""
+def _charge_least(state: State, plane_id: str, rate: int, ran_ms: int, ended_ms: int | None = None) -> None:
+    """Charge the queue of the plane for what is missing to the least charge, although the lease is over. `ended_ms`: it
+    was charged then, by another process."""
     plane = state.requests.planes.get(plane_id)
     if plane is not None and ran_ms < LEAST_CHARGED_MS:
-        state.shares.accounts.charge_more(plane.leaf, rate, LEAST_CHARGED_MS - ran_ms)
+        state.shares.accounts.charge_more(plane.leaf, rate, LEAST_CHARGED_MS - ran_ms, ended_ms)
 
 
 def charge_past(state: State, lease: ev.LeaseRan) -> None:
@@ -236,4 +238,4 @@ def charge_past(state: State, lease: ev.LeaseRan) -> None:
     accounts.charge_late(plane.leaf, "", lease.rate_milli, lease.start_ms)
     accounts.take_back(plane.leaf, "", lease.rate_milli, max(lease.start_ms, lease.ended_ms))
     if not lease.scavenged:
-        _charge_least(state, lease.plane, lease.rate_milli, lease.ended_ms - lease.start_ms)
+        _charge_least(state, lease.plane, lease.rate_milli, lease.ended_ms - lease.start_ms, lease.ended_ms)

@@ -114,10 +114,12 @@ class Accounts:
         include. If a queue has `begun`, add it only to that queue and those above it."""
         self._charge_since(queue, user, rate, since_ms, begun)
 
-    def charge_more(self, queue: str, rate: int, ms: int) -> None:
-        """Charge the queue, and those above it, at this rate for so long, beside what its pods are charged."""
+    def charge_more(self, queue: str, rate: int, ms: int, due_ms: int | None = None) -> None:
+        """Charge the queue, and those above it, at this rate for so long, beside what its pods are charged. `due_ms`:
+        another process has charged that at this time, so queues whose record is as late have it."""
         for name in self._tree.known_path(queue):
-            self.of(name).charge(rate, self.now_ms - ms, self.now_ms, self.now_ms)
+            if due_ms is None or self.recorded_until_ms.get(name, 0) < due_ms:
+                self.of(name).charge(rate, self.now_ms - ms, self.now_ms, self.now_ms)
 
     def _charge_since(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
         if since_ms >= self.now_ms:

@@ -48,7 +48,8 @@ from dovetail.kube.objects.groups import (
     VolcanoPodGroup,
 )
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.annotations import LEVELS, WorkloadOptions, is_label_key, level, options_of
+from dovetail.kube.translate.annotation_values import LEVELS, is_label_key, level
+from dovetail.kube.translate.annotations import WorkloadOptions, options_of
 from dovetail.kube.translate.limits import MOST_LEVELS, MOST_SUBGANGS, too_many
 from dovetail.kube.translate.limits import name as bounded_name
 from dovetail.kube.translate.problems import NO_GROUP_CLAIMS, first_of, shown

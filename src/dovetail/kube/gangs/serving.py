@@ -26,7 +26,7 @@ from dovetail.core.model import Problem
 from dovetail.kube.gangs.declared import DeclaredPart
 from dovetail.kube.gangs.sizes import GangSize
 from dovetail.kube.objects.owners import DisaggregatedRole, DisaggregatedSet, LeaderWorkerSet, PodSet, RoleSet
-from dovetail.kube.translate.annotations import LEVELS, is_label_key
+from dovetail.kube.translate.annotation_values import LEVELS, is_label_key
 from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many
 from dovetail.kube.translate.problems import first_of, shown
 

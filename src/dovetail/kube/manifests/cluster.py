@@ -7,8 +7,6 @@ Rules
 - Workloads that nobody has created yet get the pods that their controllers would make (see `workloads`). Kinds that a
   scheduler does not read are counted in `skipped`; so are finished pods, and owners that no pending pod needs.
 - A value that cannot be used is a problem with its place, and so is one that keeps an object pending as it is written.
-- An object that is named and not there is unknown, not wrong: it is reported once, with the first object that names it,
-  and the pods that need it wait.
 - Of an object that is there twice the first counts.
 Not known here: admission by LimitRange, ResourceQuota or RuntimeClass, and validation. Fields that the scheduler does
 not read may hold anything.
@@ -18,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -26,15 +24,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from dovetail.core import events as ev
-from dovetail.core.model import Gang, Node, Pod, Problem
-from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Queue
 from dovetail.kube.api.changes import Change
 from dovetail.kube.api.gc_pause import gc_paused
-from dovetail.kube.api.resources import CLAIM_TEMPLATES, QUEUES, RESOURCE_CLAIMS, Resource, Served
+from dovetail.kube.api.resources import CLAIM_TEMPLATES, Resource, Served
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.manifests import defaults
-from dovetail.kube.manifests.defaults import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
+from dovetail.kube.manifests.checks import ObjectChecks, shown_key
+from dovetail.kube.manifests.defaults import NAMESPACE, PRIORITY_CLASSES, Key, Object, PriorityClass, of_kind
 from dovetail.kube.manifests.documents import Document, ManifestError, read_documents
 from dovetail.kube.manifests.record import SnapshotRecord, is_record, record_of
 from dovetail.kube.manifests.workloads import expanded
@@ -42,12 +39,10 @@ from dovetail.kube.objects.base import ObjectMeta, Wire
 from dovetail.kube.objects.claims import ResourceClaimTemplate
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pod_status
-from dovetail.kube.translate.pods import UNMADE
 from dovetail.kube.translate.sources import sources
 from dovetail.kube.translate.translator import Translator
 
 _OURS = "dovetail"
-_NAMESPACE = "default"
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 
 _READ_BY_OTHERS = {
@@ -148,24 +143,22 @@ def of_documents(
     documents = list(documents)
     # A cluster has the records that it has; in manifests people write what a record would have.
     recorded = scheduler_name is not None and any(map(is_record, documents))
-    reading = _Reading(scheduler_name, whole, schedulers, believes=not recorded)
+    reading = _Reading(scheduler_name, schedulers, believes=not recorded)
     for document in documents:
         reading.take(document)
     events = reading.events()
-    reading.check(events)
+    checks = reading.checks(whole)
+    checks.check(events)
     skipped = dict(sorted(reading.skipped.items()))
     problems = tuple(dict.fromkeys(reading.problems))
-    return Manifests(tuple(events), problems, skipped, reading.feed, reading.missing, reading.record)
+    return Manifests(tuple(events), problems, skipped, reading.feed, checks.missing, reading.record)
 
 
 class _Reading:
-    def __init__(
-        self, scheduler_name: str | None, whole: bool, schedulers: dict[str, str] | None, *, believes: bool
-    ) -> None:
+    def __init__(self, scheduler_name: str | None, schedulers: dict[str, str] | None, *, believes: bool) -> None:
         self.problems: list[ManifestProblem] = []
         self.skipped: Counter[str] = Counter()
         self.record: SnapshotRecord | None = None
-        self._whole = whole
         self._all_ours = scheduler_name is None
         self.feed = Translator(scheduler_name or _OURS, believes=believes)
         self.feed.schedulers = schedulers
@@ -182,11 +175,6 @@ class _Reading:
         self._objects: dict[Key, Object] = {}
         self._uids: set[str] = set()
         self._owner_of: dict[str, Object] = {}
-        self._missing: dict[tuple[str, str], list[Object]] = {}
-
-    @property
-    def missing(self) -> int:
-        return len({name for _, name in self._missing})
 
     def take(self, document: Document) -> None:
         """Add one document, or report why it cannot be used. Raises ManifestError."""
@@ -229,14 +217,14 @@ class _Reading:
         name, prefix = meta.name, value.get("metadata", {}).get("generateName")
         if not name and prefix and isinstance(prefix, str):
             name = f"{prefix}{len(self._objects)}"
-        key = (resource.group, kind, (meta.namespace or _NAMESPACE) if resource.namespaced else "", name)
+        key = (resource.group, kind, (meta.namespace or NAMESPACE) if resource.namespaced else "", name)
         if not name:
             self._problem(document, kind, "metadata.name", "is missing: not used")
             return None
         if key in self._objects:
             first = self._objects[key].document
             where = f"{first.file}:{first.line()}" if first.line() else f"{first.file} {first.path}".rstrip()
-            self._problem(document, _shown(key), "", f"is there twice, first in {where}: not used")
+            self._problem(document, shown_key(key), "", f"is there twice, first in {where}: not used")
             return None
         # A uid that is there already was copied along with the rest of another object.
         uid = meta.uid if meta.uid and meta.uid not in self._uids else "/".join(part for part in key if part)
@@ -252,7 +240,7 @@ class _Reading:
         defaults.stamp(self._objects)
         self._drop_finished()
         for obj, field, message in defaults.complete(self._objects, _OURS if self._all_ours else None):
-            self._problem(obj.document, _shown(obj.key), field, message)
+            self._problem(obj.document, shown_key(obj.key), field, message)
         events: list[ev.Event] = []
         for source in self._sources:
             changes = [Change("added", obj.wire) for obj in of_kind(self._objects, source.resource)]
@@ -280,97 +268,8 @@ class _Reading:
                 del self._objects[obj.key]
         self.feed.over = over
 
-    def check(self, events: Iterable[ev.Event]) -> None:
-        """Report what keeps nodes, gangs and waiting pods from being used as they are written, and unused facts about
-        wiring."""
-        nodes: dict[str, Node] = {}
-        pods: dict[str, Pod] = {}
-        gangs: dict[str, Gang] = {}
-        namespaces: set[str] = set()
-        volumes: set[str] = set()
-        queues: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
-        claims: set[str] = set()
-        for event in events:
-            match event:
-                case ev.NodeChanged(node):
-                    nodes[node.name] = node
-                case ev.PodChanged(pod):
-                    pods[pod.uid] = pod
-                case ev.GangChanged(gang):
-                    gangs[gang.id] = gang
-                case ev.QueueChanged(queue):
-                    queues[queue.name] = queue
-                case ev.NamespaceChanged(namespace):
-                    namespaces.add(namespace.name)
-                case ev.VolumeClaimChanged(volume):
-                    volumes.add(f"PersistentVolumeClaim {volume.key}")
-                case ev.ClaimChanged(claim):
-                    claims.add(claim.key)
-                    self._keeps(self._objects[key_of(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
-        of_uid = {obj.wire.metadata.uid: obj for obj in self._objects.values()}
-        for node in nodes.values():
-            self._keeps(self._objects["", "Node", "", node.name], node.problem)
-        for queue in queues.values():
-            obj = self._objects.get(key_of(QUEUES, "", queue.name))
-            if obj is not None:
-                self._keeps(obj, queue.problem)
-                self._exists(obj, "spec.parent", queue.parent, queues)
-        for pod in pods.values():
-            obj = of_uid[pod.uid]
-            if pod.node:
-                self._exists(obj, "spec.nodeName", pod.node, nodes)
-                continue
-            self._keeps(obj, pod.problem)
-            self._exists(obj, "", pod.gang, gangs)
-            own = QUEUE_LABEL in obj.wire.metadata.labels
-            self._exists(obj, f"metadata.labels[{QUEUE_LABEL}]" if own else "", pod.queue, queues)
-            if len(queues) > 1 and not pod.queue and pod.namespace != _NAMESPACE:
-                self._exists(obj, "metadata.namespace", pod.namespace, namespaces)
-            for name in pod.claims:
-                self._exists(obj, "spec.volumes", f"PersistentVolumeClaim {pod.namespace}/{name}", volumes)
-            self._claims_exist(obj, pod, claims)
-        by_name = {_shown(key): obj for key, obj in self._objects.items()}
-        for finding in (one for found in self.feed.findings.values() for one in found):
-            self._keeps(by_name[f"{finding.kind} {finding.name}"], finding.problem)
-        first_of = {pod.gang: of_uid[pod.uid] for pod in reversed(pods.values())}
-        for gang in gangs.values():
-            declaring = self._declaring(gang.id) or first_of.get(gang.id)
-            if declaring is not None:
-                self._keeps(declaring, gang.problem)
-                self._exists(declaring, "", gang.parent, gangs)
-        self._report_missing()
-
-    def _exists(self, obj: Object, field: str, name: str, known: Container[str]) -> None:
-        if self._whole and name and name not in known:
-            self._missing.setdefault((field, name), []).append(obj)
-
-    def _report_missing(self) -> None:
-        for (field, name), (first, *others) in self._missing.items():
-            more = f"; {len(others)} more name it" if others else ""
-            message = f"'{name}' is not in the input{more}"
-            self._problem(first.document, _shown(first.key), field, message)
-
-    def _claims_exist(self, obj: Object, pod: Pod, claims: Container[str]) -> None:
-        templates = {c.name: c.resource_claim_template_name for c in obj.wire.spec.resource_claims}
-        for key in pod.device_claims:
-            name = key.partition("/")[2]
-            if name.startswith(UNMADE):
-                name = f"ResourceClaimTemplate {templates[name.removeprefix(UNMADE)]}"
-            self._exists(obj, "spec.resourceClaims", name, (name,) if key in claims else ())
-
-    def _declaring(self, gang_id: str) -> Object | None:
-        """The PodGroup of a gang, in whatever dialect, or its owner."""
-        ref = self.feed.gangs.ref(gang_id)
-        if ref is None:
-            return self._owner_of.get(gang_id)
-        resource = ref.dialect.resources[0]
-        return self._objects[resource.group, resource.kind, ref.namespace, ref.name]
-
-    def _keeps(self, obj: Object, problem: Problem | None) -> None:
-        if problem is not None:
-            shown = _shown(obj.key)
-            message = f"{problem.value!r}: {problem.rule}" if problem.value else problem.rule
-            self._problem(obj.document, shown, problem.field if problem.field != shown else "", message)
+    def checks(self, whole: bool) -> ObjectChecks:
+        return ObjectChecks(self._objects, self.feed, self._owner_of, self._problem, whole=whole)
 
     def _problem(self, document: Document, shown: str, field: str, message: str) -> None:
         field = ".".join(part for part in (document.template, field) if part)
@@ -379,13 +278,8 @@ class _Reading:
         self.problems.append(ManifestProblem(document.file, line, document.path, shown, field, message))
 
 
-def _shown(key: Key) -> str:
-    _, kind, namespace, name = key
-    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
-
-
 def _named(value: dict[str, Any]) -> str:
     """Kind and name of an object, as far as they can be read."""
     meta = value.get("metadata")
     named = {"namespace": "", "name": "", **meta} if isinstance(meta, dict) else {"namespace": "", "name": ""}
-    return _shown(("", str(value["kind"]), str(named["namespace"]), str(named["name"]))).rstrip()
+    return shown_key(("", str(value["kind"]), str(named["namespace"]), str(named["name"]))).rstrip()

@@ -30,6 +30,7 @@ from dovetail.kube.translate.volumes import CLASS_ANNOTATION
 # (group, kind, namespace, name); the namespace of what has none is "".
 Key = tuple[str, str, str, str]
 
+NAMESPACE = "default"
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass")
 DEFAULT_SCHEDULER = "default-scheduler"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

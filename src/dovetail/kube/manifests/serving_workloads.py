@@ -38,7 +38,7 @@ from dovetail.kube.manifests.exclusive import added_to, alone_in, kept_near
 from dovetail.kube.manifests.made import MadePod, MadePods, Maker, Manifest, WorkloadObject, at_most
 from dovetail.kube.manifests.parts import ManifestPart, WrongField
 from dovetail.kube.manifests.templates import LEADER_WORKER_SETS, POD_SETS, ROLE_SETS
-from dovetail.kube.translate.annotations import level
+from dovetail.kube.translate.annotation_values import level
 
 _GROUP_KEY, _SUBGROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key", "leaderworkerset.sigs.k8s.io/subgroup-key"
 _REVISION_LABEL, _REVISION = "disaggregatedset.x-k8s.io/revision", "new"

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from msgspec import Struct, field
 
@@ -114,7 +115,24 @@ class PodDisruptionBudget(Wire, frozen=True):
 
 def time_text(at_ms: int) -> str:
     """The second of a time in epoch milliseconds, as RFC 3339 in UTC."""
-    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{_second(at_ms // 1000)}Z"
+
+
+def milli_time_text(at_ms: int) -> str:
+    """A time in epoch milliseconds, as RFC 3339 in UTC with three decimals."""
+    second, rest_ms = divmod(at_ms, 1000)
+    return f"{_second(second)}.{rest_ms:03}Z"
+
+
+def micro_time_text(at_ms: int) -> str:
+    """A time in epoch milliseconds as a MicroTime: RFC 3339 in UTC with six decimals."""
+    second, rest_ms = divmod(at_ms, 1000)
+    return f"{_second(second)}.{rest_ms:03}000Z"
+
+
+@lru_cache(maxsize=16)
+def _second(epoch_s: int) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).replace(tzinfo=None).isoformat()
 
 
 def epoch_ms(moment: datetime | None) -> int:

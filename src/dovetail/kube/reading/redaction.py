@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.gangs.owners import ROLE_LABEL, ROLE_SET_LABEL
-from dovetail.kube.translate.annotations import LEVELS
+from dovetail.kube.translate.annotation_values import LEVELS
 
 Document = dict[str, Any]
 _Replace = Callable[[str], str]

@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's half of the objects of leases: what it writes, and what it reads of the scheduler's answers.
 
-Rules: pure. `leases.request` reads a request that was written here as the same record, but for the time of its
+Rules: pure. `lease_requests.request` reads a request that was written here as the same record, but for the time of its
 creation. What a later scheduler writes and this release does not know is left out, never an error.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from dovetail.core.bargaining.types import Answer, EndCause, LeaseAction, LeaseRequest, Offer
 from dovetail.core.model import Problem
 from dovetail.kube.api.resources import LEASE_REQUESTS, LEASES
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.objects.base import epoch_ms
-from dovetail.kube.translate import leases
+from dovetail.kube.objects.base import epoch_ms, micro_time_text, milli_time_text
 from dovetail.kube.translate.lease_documents import alternative_document
+from dovetail.kube.translate.lease_durations import text_of_ms
 from dovetail.kube.translate.lease_records import HEARTBEAT
-from dovetail.kube.translate.leases import text_of_ms
-from dovetail.kube.translate.queues import timestamp
+from dovetail.kube.translate.lease_requests import alternative
 
 Document = dict[str, Any]
 _MISSING = 3
@@ -59,13 +57,12 @@ def answer_document(answer: Answer) -> Document:
 def action_document(action: LeaseAction) -> Document:
     """`spec.action` of a GPULease."""
     found: Document = {"number": action.number, "fence": action.fence, "action": action.action}
-    return found | ({"until": timestamp(action.until_ms)} if action.action == "renew" else {})
+    return found | ({"until": milli_time_text(action.until_ms)} if action.action == "renew" else {})
 
 
 def heartbeat_document(plane: str, holder: str, period_ms: int, renew_ms: int) -> Document:
     """The Lease (coordination.k8s.io) of a plane, whole. `renew_ms` differs from that of every earlier heartbeat."""
     namespace, _, name = plane.partition("/")
-    moment = datetime.fromtimestamp(renew_ms // 1000, UTC).replace(microsecond=renew_ms % 1000 * 1000)
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
@@ -73,7 +70,7 @@ def heartbeat_document(plane: str, holder: str, period_ms: int, renew_ms: int) -
         "spec": {
             "holderIdentity": holder,
             "leaseDurationSeconds": max(1, _MISSING * period_ms // 1000),
-            "renewTime": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "renewTime": micro_time_text(renew_ms),
         },
     }
 
@@ -81,7 +78,7 @@ def heartbeat_document(plane: str, holder: str, period_ms: int, renew_ms: int) -
 def asks_for(request: LeaseRequest, obj: wire.LeaseRequest) -> bool:
     """Whether the object asks for what the request does, whatever it answers."""
     problems: list[Problem] = []
-    alternatives = [leases.alternative(one, "", problems) for one in obj.spec.alternatives]
+    alternatives = [alternative(one, "", problems) for one in obj.spec.alternatives]
     return (obj.spec.plane, tuple(alternatives)) == (request.plane.partition("/")[2], request.alternatives)
 
 
@@ -90,7 +87,7 @@ def offers_of(status: wire.LeaseRequestStatus) -> tuple[Offer, ...]:
     problems: list[Problem] = []
     return tuple([
         Offer(
-            one.id, bool(one.now), leases.alternative(one.alternative, "", problems), epoch_ms(one.start), why=one.why
+            one.id, bool(one.now), alternative(one.alternative, "", problems), epoch_ms(one.start), why=one.why
         )
         for one in status.offers
     ])  # fmt: skip

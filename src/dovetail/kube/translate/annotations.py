@@ -26,9 +26,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from fractions import Fraction
-from math import ceil
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -37,10 +34,11 @@ from msgspec.structs import replace
 from dovetail.core.bargaining.types import ServiceClass
 from dovetail.core.bounded_cache import Remembered
 from dovetail.core.devices.gpu_sharing import ISOLATIONS, Isolation
-from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
-from dovetail.core.quantities import parse
-from dovetail.kube.objects.base import ObjectMeta, epoch_ms
-from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
+from dovetail.core.model import MAX_GPUS, Problem
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.translate import annotation_values as values
+from dovetail.kube.translate.annotation_values import LEVELS, MOST_HEADROOM
+from dovetail.kube.translate.durations import DURATION_RULE
 from dovetail.kube.translate.limits import MOST_LEVELS
 from dovetail.kube.translate.problems import nearest, shown
 
@@ -59,16 +57,6 @@ WRITTEN_BY_US = frozenset(
     key.removeprefix(PREFIX)
     for key in (BOUND, DECISION, DELETION_COST, DEVICES, IDLE_NOTICED, IDLE_STOPPED, RANK, TURN)
 )
-LEVELS = {
-    "region": "topology.kubernetes.io/region",
-    "zone": "topology.kubernetes.io/zone",
-    "datacenter": "network.topology.nvidia.com/datacenter",
-    "spine": "network.topology.nvidia.com/spine",
-    "block": "network.topology.nvidia.com/block",
-    "rack": "dovetail.dev/rack",
-    "clique": "nvidia.com/gpu.clique",
-    "host": "kubernetes.io/hostname",
-}
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 CHECKPOINT = "last-checkpoint"
 ASLEEP_MEMORY, SLEEP_ENGINE, WAKE_WANTED = "gpu-memory-asleep", "sleep-engine", "wake-wanted"
@@ -79,24 +67,12 @@ NETWORK_ENVIRONMENT = "network-environment"
 IDLE_CHOICES = ("suspend", "scale-to-zero", "nothing")
 LEASE, FENCE = "lease", "lease-fence"
 HEADROOM, HEADROOM_RETURN, STARTUP = "headroom", "headroom-return", "startup-time"
-MOST_HEADROOM = 64
 RETURN_MS = 60_000
 """How soon headroom has to be free where that is not stated: grace periods of 30 s and a little more."""
 LEASE_DURATION, LEASE_CLASS = "lease-duration", "lease-class"
 _LAST_CHECKPOINT = PREFIX + CHECKPOINT
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_COUNT = re.compile(r"[0-9]{1,9}")
-_FENCE = re.compile(r"[1-9][0-9]{0,15}")
-_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
-_GROWTH = re.compile(r"([1-9][0-9]{0,5})(?:/([mhd]))?")
-_PER_DAY = {"m": 1440, "h": 24, "d": 1}
 _DAY_MS = 86_400_000
-_DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
-_MIB = 2**20
-LONGEST_TERM_MS = 720 * 3_600_000
-"""Of a lease."""
 MOST_KEYS = 32
 """The labels and annotations under the prefix that are read of one object: more than the table has."""
 LONGEST = 4096
@@ -137,16 +113,6 @@ class WorkloadOptions(Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
 
-class _Growth(Struct, frozen=True):
-    """Instances that are added in a day."""
-
-    per_day: int
-
-
-class _BadValue(ValueError):
-    """The value breaks the rule of its key; the argument is the nearest valid value, where it can be computed."""
-
-
 class Key(Struct, frozen=True):
     """`field` is the attribute of WorkloadOptions that `parse` fills, "" where only the endpoint of an agent reads the
     key; `examples` are valid values. `parse` raises ValueError."""
@@ -158,180 +124,75 @@ class Key(Struct, frozen=True):
     place: Literal["labels", "annotations"] = "annotations"
 
 
-def _name(text: str) -> str:
-    if NAME.fullmatch(text) is None:
-        raise _BadValue
-    return text
-
-
-def _count(text: str) -> int:
-    if _COUNT.fullmatch(text) is None or int(text) < 1:
-        raise _BadValue
-    return int(text)
-
-
-def _object(text: str) -> str:
-    if _OBJECT.fullmatch(text) is None:
-        raise _BadValue
-    return text
-
-
-def _fence(text: str) -> int:
-    if _FENCE.fullmatch(text) is None:
-        raise _BadValue
-    return int(text)
-
-
-def _levels(text: str) -> tuple[str, ...]:
-    levels = [level(part.strip()) for part in text.split(",")]
-    if "" in levels:
-        raise _BadValue
-    found = tuple(dict.fromkeys(levels))
-    if len(found) > MOST_LEVELS:
-        raise _BadValue(",".join(text.split(",")[:MOST_LEVELS]))
-    return found
-
-
-def _level(text: str) -> str:
-    found = level(text.strip())
-    if not found:
-        raise _BadValue
-    return found
-
-
-def level(text: str) -> str:
-    """The node label key for a level's name; "" if it is no valid key."""
-    key = LEVELS.get(text, text)
-    return key if is_label_key(key) else ""
-
-
-def is_label_key(text: str) -> bool:
-    """Whether a label can have this key."""
-    domain, slash, name = text.rpartition("/")
-    return NAME.fullmatch(name) is not None and (
-        not slash or (len(domain) <= 253 and _DOMAIN.fullmatch(domain) is not None)
-    )
-
-
-def _more_than_zero_ms(text: str) -> int:
-    milliseconds = duration_ms(text)
-    if milliseconds == 0:
-        raise _BadValue
-    return milliseconds
-
-
-def _term_ms(text: str) -> int:
-    milliseconds = duration_ms(text)
-    if not 1000 <= milliseconds <= LONGEST_TERM_MS:
-        raise _BadValue("1s" if milliseconds < 1000 else "720h")
-    return milliseconds
-
-
-def _time_ms(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None or "T" not in text:
-        raise _BadValue
-    return epoch_ms(moment)
-
-
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise _BadValue
-        return text
-
-    return parse
-
-
-def _truth(text: str) -> bool:
-    return _one_of("true", "false")(text) == "true"
-
-
-def _memory_mib(text: str) -> int:
-    size = parse(text)
-    if size < _MIB:
-        # An amount in bytes is a forgotten unit.
-        raise _BadValue(f"{ceil(size)}Mi" if size > 0 else "1Mi")
-    return ceil(size / _MIB)
-
-
-def _milli(text: str) -> int:
-    if _DECIMAL.fullmatch(text) is None:
-        raise _BadValue
-    milli = ceil(Fraction(text) * WHOLE_GPU_MILLI)
-    if not 0 < milli <= WHOLE_GPU_MILLI:
-        raise _BadValue("1" if milli > 0 else "0.001")
-    return milli
-
-
-def _headroom(text: str) -> int | _Growth:
-    found = _GROWTH.fullmatch(text)
-    if found is None:
-        raise _BadValue
-    number, unit = int(found[1]), found[2]
-    if unit:
-        return _Growth(number * _PER_DAY[unit])
-    if number > MOST_HEADROOM:
-        raise _BadValue(str(MOST_HEADROOM))
-    return number
-
-
 _LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
 _LEVEL_RULE = f"must be one node label key, or one of {', '.join(LEVELS)}"
 ENDPOINT_RULE = "is read on the endpoint of a software agent alone"
 _CLASSES = tuple([one.value for one in ServiceClass])
 
 TABLE: dict[str, Key] = {
-    "queue": Key("queue", "must be the name of a queue", _name, ("default",), "labels"),
-    "user": Key("user", "must be the name of a user", _name, ("ada",), "labels"),
-    "gang": Key("gang", "must be a name: the pods of a namespace with the same one form a gang", _name, ("my-gang",)),
-    "gang-min": Key("gang_min", "must be a whole number of at least 1", _count, ("1",)),
-    "gang-max": Key("gang_max", "must be a whole number of at least 1", _count, ("1",)),
-    "topology-required": Key("required", _LEVELS_RULE, _levels, tuple(LEVELS)),
-    "topology-preferred": Key("preferred", _LEVELS_RULE, _levels, tuple(LEVELS)),
-    "topology-spread": Key("spread", _LEVEL_RULE, _level, tuple(LEVELS)),
-    "nvlink": Key(
-        "nvlink", "must be required or preferred", _one_of("required", "preferred"), ("required", "preferred")
+    "queue": Key("queue", "must be the name of a queue", values.valid_name, ("default",), "labels"),
+    "user": Key("user", "must be the name of a user", values.valid_name, ("ada",), "labels"),
+    "gang": Key(
+        "gang", "must be a name: the pods of a namespace with the same one form a gang", values.valid_name, ("my-gang",)
     ),
-    MEMORY: Key("gpu_memory_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("8Gi", "8192Mi", "8G")),
-    FRACTION: Key("gpu_milli", "must be a decimal number above 0 and up to 1", _milli, ("0.5", "0.125", "1")),
+    "gang-min": Key("gang_min", "must be a whole number of at least 1", values.count, ("1",)),
+    "gang-max": Key("gang_max", "must be a whole number of at least 1", values.count, ("1",)),
+    "topology-required": Key("required", _LEVELS_RULE, values.levels, tuple(LEVELS)),
+    "topology-preferred": Key("preferred", _LEVELS_RULE, values.levels, tuple(LEVELS)),
+    "topology-spread": Key("spread", _LEVEL_RULE, values.one_level, tuple(LEVELS)),
+    "nvlink": Key(
+        "nvlink", "must be required or preferred", values.one_of("required", "preferred"), ("required", "preferred")
+    ),
+    MEMORY: Key(
+        "gpu_memory_mib", "must be a quantity of memory of at least 1Mi", values.memory_mib, ("8Gi", "8192Mi", "8G")
+    ),
+    FRACTION: Key("gpu_milli", "must be a decimal number above 0 and up to 1", values.milli, ("0.5", "0.125", "1")),
     ASLEEP_MEMORY: Key(
-        "gpu_asleep_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("2Gi", "2048Mi", "2G")
+        "gpu_asleep_mib", "must be a quantity of memory of at least 1Mi", values.memory_mib, ("2Gi", "2048Mi", "2G")
     ),
     SLEEP_ENGINE: Key(
         "sleep_engine",
         f"must be {', '.join(SLEEP_ENGINES[:-1])} or {SLEEP_ENGINES[-1]}",
-        _one_of(*SLEEP_ENGINES),
+        values.one_of(*SLEEP_ENGINES),
         SLEEP_ENGINES,
     ),
     WAKE_WANTED: Key(
-        "wake_wanted_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
+        "wake_wanted_ms", "must be a time as in RFC 3339, with its zone", values.time_ms, ("2026-01-31T12:00:00Z",)
     ),
-    ISOLATION: Key("isolation", "must be none, memory or strong", _one_of(*ISOLATIONS), ISOLATIONS),
-    "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
-    "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
+    ISOLATION: Key("isolation", "must be none, memory or strong", values.one_of(*ISOLATIONS), ISOLATIONS),
+    "max-runtime": Key("max_runtime_ms", DURATION_RULE, values.more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
+    "checkpoint-interval": Key(
+        "checkpoint_interval_ms", DURATION_RULE, values.more_than_zero_ms, ("30m", "1h30m", "600s")
+    ),
     HEADROOM: Key(
         "headroom",
         f"must be a number of instances from 1 to {MOST_HEADROOM}, or a rate of them, as 6/h",
-        _headroom,
+        values.headroom,
         ("1", "2"),
     ),
-    HEADROOM_RETURN: Key("headroom_return_ms", DURATION_RULE, _more_than_zero_ms, ("2s", "35s", "2m")),
-    STARTUP: Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
+    HEADROOM_RETURN: Key("headroom_return_ms", DURATION_RULE, values.more_than_zero_ms, ("2s", "35s", "2m")),
+    STARTUP: Key("startup_ms", DURATION_RULE, values.more_than_zero_ms, ("2m", "1m30s", "600s")),
     CHECKPOINT: Key(
-        "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
+        "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", values.time_ms, ("2026-01-31T12:00:00Z",)
     ),
-    "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
-    "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
-    HOLD: Key("hold", "must be true or false", _truth, ("true", "false")),
-    WHEN_IDLE: Key("when_idle", "must be suspend, scale-to-zero or nothing", _one_of(*IDLE_CHOICES), IDLE_CHOICES),
-    NETWORK_ENVIRONMENT: Key("network_environment", "must be true or false", _truth, ("true", "false")),
-    LEASE: Key("lease", "must be the name of a GPULease in the namespace of the pod", _object, ("my-lease",)),
-    FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", _fence, ("1",)),
+    "preemptible": Key("preemptible", "must be true or false", values.truth, ("true", "false")),
+    "movable": Key("movable", "must be true or false", values.truth, ("true", "false")),
+    HOLD: Key("hold", "must be true or false", values.truth, ("true", "false")),
+    WHEN_IDLE: Key(
+        "when_idle", "must be suspend, scale-to-zero or nothing", values.one_of(*IDLE_CHOICES), IDLE_CHOICES
+    ),
+    NETWORK_ENVIRONMENT: Key("network_environment", "must be true or false", values.truth, ("true", "false")),
+    LEASE: Key(
+        "lease", "must be the name of a GPULease in the namespace of the pod", values.object_name, ("my-lease",)
+    ),
+    FENCE: Key("fence", "must be the fence of the lease, a whole number of at least 1", values.fence, ("1",)),
     LEASE_DURATION: Key(
-        "", "must be a duration in d, h, m and s, in that order, from 1s to 720h", _term_ms, ("30m", "1h30m", "600s")
+        "",
+        "must be a duration in d, h, m and s, in that order, from 1s to 720h",
+        values.term_ms,
+        ("30m", "1h30m", "600s"),
     ),
-    LEASE_CLASS: Key("", f"must be {', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}", _one_of(*_CLASSES), _CLASSES),
+    LEASE_CLASS: Key("", f"must be {', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}", values.one_of(*_CLASSES), _CLASSES),
 }
 _Items = tuple[tuple[str, str], ...]
 
@@ -414,7 +275,7 @@ def last_checkpoint_ms(meta: ObjectMeta) -> int:
     """The time of the last checkpoint of a bound pod, in its current annotation; 0 if it has none that is valid."""
     text = meta.annotations.get(_LAST_CHECKPOINT)
     try:
-        return _time_ms(text) if text is not None else 0
+        return values.time_ms(text) if text is not None else 0
     except ValueError:
         return 0
 
@@ -428,5 +289,5 @@ def indices_of(text: str) -> tuple[int, ...] | None:
 
 
 def _rule(key: Key, value: str, error: ValueError) -> str:
-    suggestion = str(error) if isinstance(error, _BadValue) else ""
+    suggestion = str(error) if isinstance(error, values.BadValue) else ""
     return f"{key.rule}; nearest valid value: {suggestion or nearest(value, key.examples)}"

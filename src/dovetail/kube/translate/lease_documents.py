@@ -23,9 +23,10 @@ from dovetail.core.reasons import Reason
 from dovetail.kube.api.resources import GPU_LEASES
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.objects.base import epoch_ms
-from dovetail.kube.translate.leases import text_of_ms
-from dovetail.kube.translate.queues import READY, amounts_document, ready_condition, timestamp, usage_document
+from dovetail.kube.objects.base import epoch_ms, milli_time_text
+from dovetail.kube.translate.lease_durations import text_of_ms
+from dovetail.kube.translate.queue_amounts import amounts_document
+from dovetail.kube.translate.queue_documents import READY, ready_condition, usage_document
 
 if TYPE_CHECKING:
     from dovetail.core.queues.status import QueueSnapshot
@@ -57,9 +58,9 @@ def alternative_document(one: LeaseAlternative) -> Document:
     if one.least_duration_ms:
         found["leastDuration"] = text_of_ms(one.least_duration_ms)
     if one.earliest_ms:
-        found["earliest"] = timestamp(one.earliest_ms)
+        found["earliest"] = milli_time_text(one.earliest_ms)
     if one.latest_ms:
-        found["latest"] = timestamp(one.latest_ms)
+        found["latest"] = milli_time_text(one.latest_ms)
     return found | {"class": one.service.value}
 
 
@@ -68,7 +69,7 @@ def offered(decision: MakeOffers, generation: int) -> Document:
     return {
         "observedGeneration": generation,
         "state": RequestState.OFFERED.value,
-        "offersUntil": timestamp(decision.until_ms),
+        "offersUntil": milli_time_text(decision.until_ms),
         "offers": [_offer(one) for one in decision.offers[:_MOST_OFFERS]],
     }
 
@@ -78,7 +79,7 @@ def _offer(offer: Offer) -> Document:
         "id": offer.id,
         "now": offer.now,
         "alternative": alternative_document(offer.alternative),
-        "start": timestamp(offer.start_ms),
+        "start": milli_time_text(offer.start_ms),
     }
     return found | ({"why": clipped(offer.why, MESSAGE_BYTES)} if offer.why else {})
 
@@ -97,8 +98,8 @@ def request_status(decision: RequestStatus, generation: int, before: Document | 
         found["reason"] = refusal.reason.code
         found["message"] = clipped(str(refusal), MESSAGE_BYTES)
         if refusal.expected is not None and refusal.expected.start_ms:
-            found["expectedStart"] = timestamp(refusal.expected.start_ms)
-    return found | ({"tried": timestamp(decision.until_ms)} if decision.until_ms else {})
+            found["expectedStart"] = milli_time_text(refusal.expected.start_ms)
+    return found | ({"tried": milli_time_text(decision.until_ms)} if decision.until_ms else {})
 
 
 def granted(lease: str, generation: int) -> Document:
@@ -129,7 +130,7 @@ def lease_object(
             "requestUid": request_uid,
             "alternative": alternative_document(lease.alternative),
             "devices": devices,
-            "start": timestamp(lease.start_ms),
+            "start": milli_time_text(lease.start_ms),
             "fence": lease.fence,
             "grace": text_of_ms(lease.grace_ms),
             "checkpointInterval": text_of_ms(lease.checkpoint_interval_ms),
@@ -143,14 +144,15 @@ def lease_status(
 ) -> Document:
     """The whole status of a live lease. `action` is the number of the last action that was dealt with, `refused` why it
     was refused."""
-    found: Document = {"state": state, "end": timestamp(lease.end_ms), "renewals": lease.renewals, "action": action}
+    end = milli_time_text(lease.end_ms)
+    found: Document = {"state": state, "end": end, "renewals": lease.renewals, "action": action}
     if refused:
         found["refused"] = clipped(refused, MESSAGE_BYTES)
     if lease.revocation is not None:
         one = lease.revocation
         found["revocation"] = {
             "cause": one.cause.value,
-            "deadline": timestamp(one.deadline_ms),
+            "deadline": milli_time_text(one.deadline_ms),
             "message": clipped(one.message, MESSAGE_BYTES),
         }
     return found
@@ -158,7 +160,7 @@ def lease_status(
 
 def ended(decision: EndLease, now_ms: int, before: Document) -> Document:
     """The status of a lease that is over since `now_ms`; `before` is the status as it was last written."""
-    over = {"state": GpuLeaseState.ENDED.value, "cause": decision.cause.value, "ended": timestamp(now_ms)}
+    over = {"state": GpuLeaseState.ENDED.value, "cause": decision.cause.value, "ended": milli_time_text(now_ms)}
     return before | over | {"rate": decision.rate_milli}
 
 
@@ -192,8 +194,8 @@ def plane_status(report: PlaneReport, now_ms: int, before: wire.AgentControlPlan
     """The whole status of a control plane. `before` is the status that was read, for the time of the condition."""
     found: Document = {"phase": report.phase, "leases": report.leases, "requests": report.requests}
     if report.heard is not None:
-        found["lastHeartbeat"] = timestamp(report.heard.at_ms)
-        found["renewTime"] = timestamp(report.heard.renewed_ms)
+        found["lastHeartbeat"] = milli_time_text(report.heard.at_ms)
+        found["renewTime"] = milli_time_text(report.heard.renewed_ms)
     snapshot = report.snapshot
     found["held"] = amounts_document(snapshot.allocated if snapshot is not None else ())
     if snapshot is not None:

@@ -4,8 +4,9 @@
 Rules
 - Of the control planes of a namespace the oldest is reported, the others are not. When it goes, the next one takes its
   place, which is another plane.
-- A request that is granted is settled: it is reported as removed, and its lease goes on alone. While a GPULease of its
-  name exists that another request led to, a request has a Problem.
+- A request that is granted is settled: it is reported as removed, and its lease goes on alone. So is one whose lease
+  was read, also after the end of that lease: the watch of requests may be late, and a request leads to one lease. While
+  a GPULease of its name exists that another request led to, a request has a Problem.
 - The usage of a plane is read when the plane is first reported, and by a process that begins to lead: later writes of
   its status are no event.
 - A lease is reported when it is first read, also one that has ended by then; what the scheduler itself writes later is
@@ -25,15 +26,15 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseRequest, Plane
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import leases as wire
-from dovetail.kube.translate import leases
-from dovetail.kube.translate.leases import lease_id
+from dovetail.kube.translate import lease_requests, leases
+from dovetail.kube.translate.lease_requests import lease_id
 from dovetail.kube.translate.standalone import AnyChange, Find
 
 HEARTBEAT = "dovetail.dev/heartbeat"
 """The label of Leases (coordination.k8s.io) that are read: each node and each leader renews one, too."""
 SILENT = "Silent"
 """The phase of a plane whose heartbeats are missing."""
-_MOST_OVER = 10_000
+_MOST_OVER = _MOST_SETTLED = 10_000
 
 
 class LeaseObjects(Struct, frozen=True):
@@ -60,6 +61,8 @@ class LeaseRecords:
         self._live: set[str] = set()
         self._over: dict[tuple[str, int], None] = {}
         """Leases that the core has ended, by id and fence: the last ones, as objects go some seconds later."""
+        self._settled: dict[tuple[str, str], None] = {}
+        """Requests, by id and uid, whose lease was read and is gone: the last ones, until they are gone, too."""
         self._actions: dict[str, tuple[str, int]] = {}
         self._heard: dict[str, wire.HeartbeatSpec] = {}
 
@@ -122,6 +125,7 @@ class LeaseRecords:
             id_ = lease_id(change.object.metadata)
             if change.kind == "deleted":
                 self._requests.pop(id_, None)
+                self._settled.pop((id_, change.object.metadata.uid), None)
             else:
                 self._requests[id_] = change.object
             events += self._report(id_)
@@ -129,7 +133,9 @@ class LeaseRecords:
 
     def _report(self, id_: str) -> list[ev.Event]:
         obj, before = self._requests.get(id_), self._reported.get(id_)
-        record = leases.request(obj, self._leases.get(id_)) if obj is not None else None
+        record = None
+        if obj is not None and (id_, obj.metadata.uid) not in self._settled:
+            record = lease_requests.request(obj, self._leases.get(id_))
         if record == before:
             return []
         if record is None:
@@ -158,11 +164,19 @@ class LeaseRecords:
             if change.kind == "deleted":
                 self._leases.pop(id_, None)
                 self._actions.pop(id_, None)
+                self._settle(id_, obj.spec.request_uid)
             else:
                 self._leases[id_] = obj
                 events += self._action(id_, obj)
             events += self._report(id_)
         return events
+
+    def _settle(self, id_: str, request_uid: str) -> None:
+        """The lease that this request led to is gone."""
+        if request_uid:
+            self._settled[id_, request_uid] = None
+        if len(self._settled) > _MOST_SETTLED:
+            del self._settled[next(iter(self._settled))]
 
     def over(self, id_: str, fence: int) -> None:
         """The core has ended this lease."""

@@ -1,42 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues: from the object to the core's record, and from the core's queue status to the object's status.
+"""Queues: from the object to the core's record. `queue_documents` has the way back, of the status.
 
 Rules
 - A value of the spec that cannot be honoured is the record's Problem, with its field and the nearest valid value; the
   valid rest of the spec is used. The core checks the tree (parents, cycles), as it has all queues.
-- Amounts are rounded up: `gpu` to thousandths of a GPU, `gpuMemory` to MiB. GPU slices are whole.
 - Of the status only `usage` and `money` are read. Where the scheduler cannot have written one, none of it counts. Of
   `usage` there is a finding: a part of a history would be worse than none. The core checks whether `asOf` lies in the
   future.
-- A status is written as a whole; a field that is absent in it is removed.
-- All numbers of the history are written exactly, so a value that is read equals the one that was written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
-from fractions import Fraction
-from math import ceil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from datetime import date
 
 import msgspec
-from msgspec import Struct
 
 from dovetail.core.model import LabelSelector, Problem
-from dovetail.core.quantities import QuantityError, display, parse
 from dovetail.core.queues.types import (
-    CPU,
     DEFAULT_HALF_LIFE_MS,
-    GPU,
-    GPU_HOUR,
-    GPU_MEMORY,
-    GPU_SLICES,
-    MEMORY,
-    MODEL_PREFIX,
-    Amounts,
     Budgeted,
     GpuBudget,
     MoneyBudget,
@@ -44,58 +27,27 @@ from dovetail.core.queues.types import (
     Stop,
     Usage,
 )
-from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import queues as wire
-from dovetail.kube.objects.base import Quantities, Quantity, Wire, epoch_ms
-from dovetail.kube.translate.annotations import NAME
+from dovetail.kube.objects.base import Wire, epoch_ms
 from dovetail.kube.translate.durations import DURATION_RULE, duration_ms
-from dovetail.kube.translate.money import money_budget, money_document, money_spent
+from dovetail.kube.translate.money import money_budget
 from dovetail.kube.translate.problems import first_of, nearest, one_of
+from dovetail.kube.translate.queue_amounts import amounts, check_guarantee, gpu_hours_of
 from dovetail.kube.translate.queue_calendars import guarantee_calendar
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
 
-if TYPE_CHECKING:
-    from dovetail.core.queues.status import QueueSnapshot
-    from dovetail.core.reasons import Expected
-
 MAX_WEIGHT = 1_000_000
 MAX_PRIORITY = 1_000_000_000
-READY = "Ready"
 STOPS: dict[str, Stop] = {"None": "", "Hold": "Hold", "HoldAndDrain": "HoldAndDrain"}
 """The values of `spec.stop`."""
 _EPOCH = date(1970, 1, 1)
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _WHOLE = re.compile(r"[0-9]{1,40}")
-_MIB = 2**20
 _ONCE = "must be there once each"
-
-
-class _Class(Struct, frozen=True):
-    """A resource class of the Queue object: its name in the core, the number of core units per unit, and valid
-    quantities."""
-
-    name: str
-    units: Fraction
-    examples: tuple[str, ...]
-    whole: bool = False
-
-
-_GPUS = _Class(GPU, Fraction(1000), ("8", "0.5", "64"))
-_CLASSES = {
-    "cpu": _Class(CPU, Fraction(1000), ("64", "500m", "1.5")),
-    "memory": _Class(MEMORY, Fraction(1), ("64Gi", "512Mi", "1Ti")),
-    "gpu": _GPUS,
-    "gpuSlices": _Class(GPU_SLICES, Fraction(1), ("7", "14"), whole=True),
-    "gpuMemory": _Class(GPU_MEMORY, Fraction(1, _MIB), ("80Gi", "640Gi", "1Ti")),
-}
-_GPU_HOURS = _Class("gpu-hours", Fraction(GPU_HOUR), ("1000", "250", "0.5"))
 PERIODS: dict[str, Budgeted] = {"Day": "Day", "Week": "Week", "Month": "Month"}
 """The values of `spec.budget.period`."""
 _WHEN_USED = {"Report": False, "Hold": True}
-_MODELS = "models"
-_SHOWN = {found.name: field for field, found in _CLASSES.items()}
 
 
 def queue(obj: wire.Queue) -> Queue:
@@ -141,81 +93,6 @@ def queue(obj: wire.Queue) -> Queue:
     )
 
 
-def amounts(quantities: wire.Resources, path: str, problems: list[Problem]) -> Amounts:
-    """Amounts by resource class; those that are invalid are in `problems` and left out."""
-    found: dict[str, int] = {}
-    for field, value in quantities.items():
-        at = f"{path}.{field}"
-        if field == _MODELS and isinstance(value, dict):
-            found |= _models(value, at, problems)
-        elif field in _CLASSES and not isinstance(value, dict):
-            amount = _amount(_CLASSES[field], value, at, problems)
-            if amount is not None:
-                found[_CLASSES[field].name] = amount
-        elif field in (_MODELS, *_CLASSES):
-            rule = "must be quantities by GPU model" if field == _MODELS else "must be a quantity"
-            problems.append(Problem(at, str(value), rule))
-        else:
-            known = [*_CLASSES, _MODELS]
-            rule = f"is no class of resources; it must be one of {', '.join(known)}; nearest: {nearest(field, known)}"
-            problems.append(Problem(at, str(value), rule))
-    return tuple(sorted(found.items()))
-
-
-def _models(quantities: Quantities, path: str, problems: list[Problem]) -> dict[str, int]:
-    found = {}
-    for model, value in quantities.items():
-        at = f"{path}[{model}]"
-        if NAME.fullmatch(model) is None:
-            problems.append(Problem(at, model, "must be a value that the node label nvidia.com/gpu.product can have"))
-            continue
-        amount = _amount(_GPUS, value, at, problems)
-        if amount is not None:
-            found[MODEL_PREFIX + model] = amount
-    return found
-
-
-def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> int | None:
-    text, rule, instead = str(value), "must be a quantity of at least 0", ""
-    try:
-        exact = parse(text)
-    except QuantityError:
-        instead = nearest(text, of.examples)
-    else:
-        amount = exact * of.units
-        if exact < 0:
-            instead = "0"
-        elif of.whole and amount.denominator != 1:
-            rule, instead = "must be a whole number", str(ceil(amount))
-        elif of.name == GPU_MEMORY and 0 < amount < 1:
-            # An amount in bytes is a forgotten unit.
-            rule, instead = "must be a quantity of memory of at least 1Mi, or 0", f"{ceil(exact)}Mi"
-        else:
-            return ceil(amount)
-    problems.append(Problem(path, text, f"{rule}; nearest valid value: {instead}"))
-    return None
-
-
-def check_guarantee(
-    guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem], path: str = "spec.guarantee"
-) -> None:
-    """Check that no guarantee is above the queue's own limit."""
-    of_models = sum(amount for name, amount in guarantee.items() if name.startswith(MODEL_PREFIX))
-    for name, amount in guarantee.items():
-        if amount > limit.get(name, amount):
-            most = _shown(name, limit[name])
-            rule = f"is above the queue's own limit, which is {most}; nearest valid value: {most}"
-            problems.append(Problem(_path(path, name), _shown(name, amount), rule))
-    if of_models > limit.get(GPU, of_models):
-        rule = f"are together above the queue's own limit of GPUs, which is {_shown(GPU, limit[GPU])}"
-        problems.append(Problem(f"{path}.models", _shown(GPU, of_models), rule))
-
-
-def _path(path: str, name: str) -> str:
-    model = name.removeprefix(MODEL_PREFIX)
-    return f"{path}.{_MODELS}[{model}]" if model != name else f"{path}.{_SHOWN[name]}"
-
-
 def number(value: int, least: int, most: int, path: str, problems: list[Problem]) -> int:
     """The value, or the nearest one within the bounds, with a Problem."""
     valid = min(max(value, least), most)
@@ -250,7 +127,7 @@ def _budgets(obj: wire.Queue, problems: list[Problem]) -> tuple[GpuBudget | None
         return None, None
     amount = None
     if budget.gpu_hours is not None:
-        amount = _amount(_GPU_HOURS, budget.gpu_hours, "spec.budget.gpuHours", problems)
+        amount = gpu_hours_of(budget.gpu_hours, "spec.budget.gpuHours", problems)
     period = one_of(PERIODS, budget.period, "spec.budget.period", problems)
     hold = one_of(_WHEN_USED, budget.when_used, "spec.budget.whenUsed", problems)
     if period is None or hold is None:
@@ -345,127 +222,9 @@ def _day(text: str, field: str) -> int:
         raise _NotOurs(field, text, "must be a date, as in 2026-01-31") from None
 
 
-def queue_status(
-    snapshot: QueueSnapshot,
-    now_ms: int,
-    head: tuple[str, str, Expected | None] | None,
-    before: wire.Queue | None = None,
-    spent: wire.MoneySpent | None = None,
-) -> dict[str, Any]:
-    """The whole status of a queue, which replaces the old one. `head` is the first waiting job: its name, the code of
-    its refusal, and its expected start. `before` is the object as last read, for the transition time of Ready, and for
-    what was spent of money where there is no news of it (`spent`)."""
-    document: dict[str, Any] = {
-        "allocated": amounts_document(snapshot.allocated),
-        "guaranteed": amounts_document(snapshot.guarantee),
-        "borrowed": amounts_document(snapshot.borrowed),
-        "due": amounts_document(snapshot.due),
-        "pending": amounts_document(snapshot.pending),
-        "pendingJobs": snapshot.pending_jobs,
-        "usage": usage_document(snapshot),
-        "conditions": [_ready(snapshot, now_ms, before)],
-    }
-    if (spending := snapshot.spending) is not None:
-        document["budget"] = {
-            "used": gpu_hours(spending.used),
-            "periodStart": timestamp(spending.start_ms),
-            "periodEnd": timestamp(spending.until_ms),
-        }
-    if snapshot.next_guarantee is not None:
-        changes_ms, guarantee = snapshot.next_guarantee
-        document["calendar"] = {"changesAt": timestamp(changes_ms), "guarantee": amounts_document(guarantee)}
-    spent = spent or (money_spent(before) if before is not None else None)
-    if snapshot.money is not None and spent is not None:
-        document["money"] = money_document(spent)
-    if head is not None:
-        name, reason, expected = head
-        document["head"] = {"name": name, "reason": reason}
-        if expected is not None:
-            document["head"]["sure"] = expected.sure.value
-            if expected.start_ms:
-                document["head"]["expectedStart"] = timestamp(expected.start_ms)
-    return document
-
-
-def usage_document(snapshot: QueueSnapshot) -> dict[str, Any]:
-    """What a queue used, as its status has it."""
-    return {
-        "asOf": timestamp(snapshot.as_of_ms),
-        "used": str(snapshot.used),
-        "rate": str(snapshot.rate_milli),
-        "share": f"{Decimal(snapshot.share_ppm) / 1_000_000:.6f}",
-        "credit": gpu_hours(snapshot.credit),
-        "days": [{"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in snapshot.days],
-        "users": [{"name": name, "used": str(used)} for name, used in snapshot.users],
-        "jobs": [{"name": name, "used": str(used)} for name, used in snapshot.jobs],
-    }
-
-
-def _ready(snapshot: QueueSnapshot, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
-    """The condition Ready: whether the queue can be used."""
-    problem = snapshot.problem
-    reason, message = ("Usable", snapshot.warning) if problem is None else ("Invalid", str(problem))
-    known = status_of(before).conditions if before is not None else ()
-    return ready_condition(problem is None, reason, message, now_ms, known)
-
-
-def ready_condition(
-    ready: bool, reason: str, message: str, now_ms: int, before: Iterable[wire.QueueCondition]
-) -> dict[str, str]:
-    """The condition Ready, with the time since when it has its status; `before` are the conditions that were read."""
-    status, since = "True" if ready else "False", timestamp(now_ms)
-    for one in before:
-        if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
-            since = timestamp(epoch_ms(one.last_transition_time))
-    explained = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
-    return {"type": READY, "status": status, "lastTransitionTime": since} | explained
-
-
 def status_of(obj: wire.Queue) -> wire.QueueStatus:
     """The status of a queue; an empty one if it is none that the scheduler can have written."""
     try:
         return msgspec.convert(obj.status or {}, wire.QueueStatus)
     except msgspec.ValidationError:
         return wire.QueueStatus()
-
-
-def amounts_document(exact: Amounts) -> dict[str, Any]:
-    """The exact amounts in the format of the object."""
-    document: dict[str, Any] = {}
-    models: dict[str, str] = {}
-    for name, amount in exact:
-        if name.startswith(MODEL_PREFIX):
-            models[name.removeprefix(MODEL_PREFIX)] = _shown(name, amount)
-        else:
-            document[_SHOWN[name]] = _shown(name, amount)
-    return document | ({_MODELS: models} if models else {})
-
-
-def _shown(name: str, amount: int) -> str:
-    if name == CPU:
-        return display("cpu", amount)
-    if name == GPU_MEMORY:
-        return _in_bytes(amount * _MIB)
-    if name == MEMORY:
-        return _in_bytes(amount)
-    if name == GPU_SLICES:
-        return str(amount)
-    return f"{Decimal(amount) / 1000:f}"
-
-
-def _in_bytes(amount: int) -> str:
-    for power, suffix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
-        if amount and amount % 1024**power == 0:
-            return f"{amount // 1024**power}{suffix}"
-    return str(amount)
-
-
-def gpu_hours(milli_ms: int) -> str:
-    """A number of milli-GPU times ms as decimal GPU-hours, to the thousandth."""
-    return f"{Decimal(milli_ms) / GPU_HOUR:.3f}"
-
-
-def timestamp(moment_ms: int) -> str:
-    """Epoch milliseconds in the format of RFC 3339."""
-    moment = _START + timedelta(milliseconds=moment_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,7 +9,7 @@ from dovetail.advice.lint.cel import Cel, each, finding, matches, only, text, te
 from dovetail.advice.lint.rules.placement import BETWEEN, PACKED, WIDTH
 from dovetail.advice.lint.selection import PREFERRED, REQUIRED, SYSTEM_NAMESPACES
 from dovetail.core.model import GPU
-from dovetail.kube.translate.annotations import LEVELS
+from dovetail.kube.translate.annotation_values import LEVELS
 from dovetail.kube.translate.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
 
 _AFFINITY = "p.spec.?affinity"

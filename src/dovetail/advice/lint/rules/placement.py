@@ -17,7 +17,8 @@ from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import REQUIRED, node_terms, peer_terms, requirement, spreads, text
 from dovetail.core.labels import as_int64, holds
 from dovetail.core.model import Operator
-from dovetail.kube.translate.annotations import LEVELS, PREFIX, level
+from dovetail.kube.translate.annotation_values import LEVELS, level
+from dovetail.kube.translate.annotations import PREFIX
 from dovetail.kube.translate.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
 
 _COMPARING = ("Gt", "Lt")

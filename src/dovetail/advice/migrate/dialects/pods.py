@@ -15,7 +15,8 @@ from dovetail.advice.migrate.step import Left, MigrationStep, group_of, left, wi
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.gangs.owners import OWNER_KINDS
-from dovetail.kube.translate.annotations import NAME, PREFIX, level
+from dovetail.kube.translate.annotation_values import NAME, level
+from dovetail.kube.translate.annotations import PREFIX
 
 OURS = "dovetail"
 NATIVE_VERSION = "scheduling.k8s.io/v1beta1"

@@ -41,7 +41,8 @@ from dovetail.advice.migrate.step import (
     without_status,
 )
 from dovetail.core.queues.types import QUEUE_LABEL
-from dovetail.kube.translate.annotations import LEVELS, PREFIX, level
+from dovetail.kube.translate.annotation_values import LEVELS, level
+from dovetail.kube.translate.annotations import PREFIX
 
 _GROUP, _BATCH = "scheduling.volcano.sh", "batch.volcano.sh"
 _QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")

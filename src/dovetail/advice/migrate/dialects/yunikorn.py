@@ -15,7 +15,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.migrate.dialects.pods import annotated, lost_of, moved, scheduled
 from dovetail.advice.migrate.step import MigrationStep, SourceDialect, World, left
-from dovetail.kube.translate.annotations import NAME
+from dovetail.kube.translate.annotation_values import NAME
 
 _PREFIX = "yunikorn.apache.org/"
 _QUEUE, _APP = _PREFIX + "queue", _PREFIX + "app-id"
