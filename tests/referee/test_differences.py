@@ -138,7 +138,9 @@ def cases(program: Path) -> dict[int, tuple[Case, referee.Answer]]:
 def test_it_is_noticed_if_dovetail_does_not_see(
     what: str, program: Path, cases: dict[int, tuple[Case, referee.Answer]]
 ) -> None:
-    if not depends(what, *cases[SHOWN_BY.get(what, 1)]):
+    shown = cases[SHOWN_BY.get(what, 1)]
+    assert not any(disagreements(*shown))
+    if not depends(what, *shown):
         others = [seed for seed, known in answered(program, range(CLUSTERS)).items() if depends(what, *known)]
         pytest.fail(f"{what}: SHOWN_BY names no case that depends on it; those that do: {sorted(others)[:9]}")
 
