@@ -25,6 +25,7 @@ import yaml
 from tools.controlplane import binaries, components
 from tools.controlplane.children import Children, tail
 from tools.controlplane.components import HOST, SERVICE_ADDRESS, Files, Options
+from tools.controlplane.connections import Connections
 from tools.controlplane.credentials import Authority, KeyPair, key_pem, kubeconfig, new_key
 from tools.controlplane.started import Started
 
@@ -94,6 +95,7 @@ class Plane(Started):
         self._front_proxy = Authority("dovetail development front proxy")
         self._ports: dict[str, socket.socket] = {}
         self._tls_of_users: dict[str, ssl.SSLContext] = {}
+        self._kept: Connections | None = None
         self._children = Children()
 
     def start(self) -> Self:
@@ -123,6 +125,7 @@ class Plane(Started):
 
     def stop(self) -> None:
         """Kill all processes and remove the data. A stopped plane can be started again, empty."""
+        self._disconnect()
         self._children.close()
         for reserved in self._ports.values():
             reserved.close()
@@ -190,16 +193,9 @@ class Plane(Started):
         Raises RequestFailed, OSError if nobody listens.
         """
         context = self._tls_of_users[user] if user else self._tls
-        connection = HTTPSConnection(HOST, self._port("kube-apiserver"), context=context, timeout=60)
-        try:
-            headers = {"Content-Type": content_type} if body is not None else {}
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        if answer.status >= 400:
-            raise RequestFailed(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
+        status, text = self._connections().request(context, method, path, body, content_type)
+        if status >= 400:
+            raise RequestFailed(status, f"{method} {path}: {status}: {_message(text)}")
         return json.loads(text)
 
     def get(self, path: str) -> Any:
@@ -264,6 +260,7 @@ class Plane(Started):
 
     def stop_apiserver(self) -> None:
         """Kill kube-apiserver. Its port stays reserved and refuses connections until the restart."""
+        self._disconnect()
         self._children.stop("kube-apiserver")
 
     def restart_apiserver(self) -> None:
@@ -338,6 +335,16 @@ class Plane(Started):
     def _failure(self, name: str, what: str) -> ComponentFailed:
         log = tail(self._log(name).read_text(errors="replace"))
         return ComponentFailed(f"{name} {what}; the end of its log:\n{log}")
+
+    def _connections(self) -> Connections:
+        if self._kept is None:
+            self._kept = Connections(HOST, self._port("kube-apiserver"))
+        return self._kept
+
+    def _disconnect(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def _answers(self, port: int, path: str) -> bool:
         connection = HTTPSConnection(HOST, port, context=self._tls, timeout=2)
