@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -159,12 +159,13 @@ def test_what_its_owner_starts_again_has_its_whole_time_each_time() -> None:
 
 
 @pytest.mark.plane
-def test_the_fields_of_managers_are_as_a_real_api_server_writes_them(plane_factory: Callable[..., Plane]) -> None:
-    plane = plane_factory(controllers=False)
-    plane.kubectl("create", "namespace", "ml")
+def test_the_fields_of_managers_are_as_a_real_api_server_writes_them(plane: Plane) -> None:
+    namespace = "put-back"
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     web = workload("Deployment", "web", selected("web", replicas=2))
+    web["metadata"]["namespace"] = namespace
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(web))
-    path = "/apis/apps/v1/namespaces/ml/deployments/web"
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web"
 
     def found() -> str:
         back = put_back(plane.get(path), "spec.replicas")
@@ -182,7 +183,7 @@ def test_the_fields_of_managers_are_as_a_real_api_server_writes_them(plane_facto
     )
     assert found() == "argocd-controller"
     stop()
-    plane.kubectl("scale", "deployment", "web", "-n", "ml", "--replicas=3")
+    plane.kubectl("scale", "deployment", "web", "-n", namespace, "--replicas=3")
     assert found() == ""
     stop()
     applied = ("apply", "--server-side", "--force-conflicts", "--field-manager=kustomize-controller", "-f", "-")
@@ -192,3 +193,4 @@ def test_the_fields_of_managers_are_as_a_real_api_server_writes_them(plane_facto
     scale = {"spec": {"replicas": 2}}
     plane.request("PATCH", f"{path}/scale?fieldManager=keda-operator", scale, "application/merge-patch+json")
     assert found() == "keda-operator"
+    plane.request("DELETE", f"/api/v1/namespaces/{namespace}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random clusters: which nodes suit a pod, asked of kube-scheduler's own plugins and of Dovetail.
 
-All that `test_differences.py` breaks is found in these or in the further ones that it names, where Dovetail agrees, too.
-DOVETAIL_REFEREE_CLUSTERS sets another number."""
+All that `test_differences.py` breaks is found in these or in the further ones that it names, where Dovetail agrees,
+too. DOVETAIL_REFEREE_CLUSTERS sets another number."""
 
 import os
 from collections import Counter
