@@ -109,6 +109,7 @@ class Agent:
         self._options = options
         self._configuring = configuring
         self._nvml = Nvml()
+        self._last_sysfs = Sysfs(options.sysfs_root, options.proc_root)
         self._known = KnownHost()
         self._reported = HealthReport()
         self._lacking: tuple[Unhealthy, ...] = ()
@@ -361,7 +362,8 @@ class Agent:
 
     def _sysfs(self) -> Sysfs:
         """A new object for each look: it caches what it has read."""
-        return Sysfs(self._options.sysfs_root, self._options.proc_root)
+        self._last_sysfs = self._last_sysfs.renewed()
+        return self._last_sysfs
 
     def _seen(self) -> NodeFacts:
         return NodeFacts(

@@ -278,3 +278,19 @@ def test_interfaces_of_the_host_with_bonds_and_vlans(standin: Machine) -> None:
     assert {one.name for one in look(made).interfaces} == {path.name for path in net.iterdir()}
     for hca in look(made).hcas:
         assert hca.active_ports == (("1",) if hca.active else ())
+
+
+def test_the_topology_of_cpus_is_read_again_only_when_other_cpus_are_online(standin: Machine) -> None:
+    machine = standin("pcie-l40s")
+    first = Sysfs(machine.sysfs)
+    *others, last = before = first.cpus()
+    topology = machine.sysfs / f"devices/system/cpu/cpu{others[0].id}/topology"
+    (topology / "physical_package_id").write_text("9\n")
+    again = first.renewed()
+    assert again.cpus() == before
+    listed = machine.sysfs / f"devices/system/node/node{last.numa}/cpulist"
+    online = [str(cpu.id) for cpu in others if cpu.numa == last.numa]
+    listed.write_text(",".join(online) + "\n")
+    assert again.cpus() == before
+    found = {cpu.id: cpu.socket for cpu in again.renewed().cpus()}
+    assert found.keys() == {cpu.id for cpu in others} and found[others[0].id] == 9

@@ -148,6 +148,14 @@ class Sysfs:
     def __init__(self, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self.root, self.proc = root, proc
         self.failures: dict[str, str] = {}
+        self._cpus_of: dict[tuple[SysfsNumaNode, ...], tuple[Cpu, ...]] = {}
+
+    def renewed(self) -> Sysfs:
+        """A new object, which reads all again except the topology of CPUs while the same ones are online: the kernel
+        does not change it, and on a large node it is a thousand files."""
+        fresh = Sysfs(self.root, self.proc)
+        fresh._cpus_of = self._cpus_of
+        return fresh
 
     @cached_property
     def pci(self) -> dict[str, PciDevice]:
@@ -168,7 +176,12 @@ class Sysfs:
 
     def cpus(self) -> tuple[Cpu, ...]:
         """The CPUs that are online, in the order of their ids."""
-        return tuple(sorted((cpu for node in self.zones for cpu in self._cpus(node)), key=lambda cpu: cpu.id))
+        zones = self.zones
+        if (known := self._cpus_of.get(zones)) is not None:
+            return known
+        found = tuple(sorted((cpu for node in zones for cpu in self._cpus(node)), key=lambda cpu: cpu.id))
+        self._cpus_of = {zones: found}
+        return found
 
     def ports(self) -> tuple[Port, ...]:
         """The NICs: RDMA devices in the order of their names, then interfaces of other PCI devices."""
