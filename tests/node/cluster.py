@@ -15,11 +15,14 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
+from tools.controlplane.plane import RequestFailed
 from tools.node.gpus import real_devices, start_agent, start_scheduler
 from tools.node.node import IMAGE, Node
 from tools.standin import Standin
 
 GPU = "nvidia.com/gpu"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_POLL_S = 0.2
 NUMA_OF = (0, 0, 0, 0, 1, 1, 1, 1)
 """Of the GPUs of the stand-in small-2numa."""
 
@@ -32,9 +35,11 @@ class Cluster:
         self.folder = folder
         self.children: list[subprocess.Popen[bytes]] = []
         self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
-        node.plane.kubectl("apply", "-k", str(ROOT / "deploy/crds"))
-        node.plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
-        node.plane.kubectl("create", "namespace", namespace)
+        # All tests of the node have one plane, and none takes the definitions away.
+        if node.plane.get(f"{_DEFINITIONS}/gpunodes.dovetail.dev") is None:
+            node.plane.kubectl("apply", "-k", str(ROOT / "deploy/crds"))
+            node.plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        node.plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
 
     def agent(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the agent in the node, with all roots in the stand-in."""
@@ -112,7 +117,7 @@ class Cluster:
         for number in range(15):
             asked = {"id": f"fence-{name}-{number}", "pod": uid, "devices": devices}
             patch = {"spec": {"fence": asked}}
-            self.node.plane.request("PATCH", self._gpu_node_path, patch, "application/merge-patch+json")
+            self.node.plane.request("PATCH", self.gpu_node_path, patch, "application/merge-patch+json")
             with suppress(TimeoutError):
                 self.until(partial(self._stands, asked["id"]), "the fence stands", 4)
                 return
@@ -133,12 +138,12 @@ class Cluster:
         return node
 
     @property
-    def _gpu_node_path(self) -> str:
+    def gpu_node_path(self) -> str:
         return f"/apis/dovetail.dev/v1alpha1/gpunodes/{self.node.name}"
 
     def gpu_node(self) -> dict[str, Any]:
         """Its status, {} as long as there is none."""
-        status: dict[str, Any] = (self.node.plane.get(self._gpu_node_path) or {}).get("status", {})
+        status: dict[str, Any] = (self.node.plane.get(self.gpu_node_path) or {}).get("status", {})
         return status
 
     def allocatable(self, resource: str = GPU) -> int:
@@ -153,7 +158,7 @@ class Cluster:
             if time.monotonic() > deadline_s:
                 logs = "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in self.folder.glob("*.log"))
                 raise TimeoutError(f"{what}: not within {timeout_s:g} s\n{logs}")
-            time.sleep(0.1)
+            time.sleep(_POLL_S)
 
     def ready(self, gpus: int = 8) -> None:
         """Wait until the scheduler can know all that the agent knows."""
@@ -203,6 +208,6 @@ def running(
         yield cluster
     finally:
         cluster.stop()
-        with suppress(subprocess.CalledProcessError):
-            node.plane.kubectl("delete", "namespace", namespace, "--wait=false")
-        node.plane.kubectl("delete", "gpunode", node.name, "--ignore-not-found")
+        node.plane.request("DELETE", f"/api/v1/namespaces/{namespace}")
+        with suppress(RequestFailed):
+            node.plane.request("DELETE", cluster.gpu_node_path)

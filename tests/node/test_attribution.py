@@ -21,7 +21,7 @@ from tools.node.gpus import real_devices
 from tools.node.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
-PODS = int(os.environ.get("DOVETAIL_ATTRIBUTION_PODS", "16"))
+PODS = int(os.environ.get("DOVETAIL_ATTRIBUTION_PODS", "10"))
 SHARED, SLICE = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 CONFIG = (
     "version: v1\nflags: {migStrategy: mixed}\nsharing: {timeSlicing: {renameByDefault: true,"

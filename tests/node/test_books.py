@@ -37,7 +37,7 @@ DOWN_S = float(os.environ.get("DOVETAIL_BOOKS_DOWN_S", "5"))
 """How long the kubelet is away."""
 ROUNDS = int(os.environ.get("DOVETAIL_BOOKS_ROUNDS", "1"))
 """How often everything happens."""
-PODS = int(os.environ.get("DOVETAIL_BOOKS_PODS", "6"))
+PODS = int(os.environ.get("DOVETAIL_BOOKS_PODS", "4"))
 """That come with each of the things that happen."""
 SHARED, SLICE = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 CONFIGS = {
@@ -261,7 +261,7 @@ def test_the_accounts_equal_the_kubelets_allocations(scene: Scene) -> None:
             def create(i: int, name: str = name, sizes: list[tuple[int, int]] = sizes) -> None:
                 cluster.pod(f"{name}-{i}", {scene.resource: sizes[i][0]}, args=("show", str(sizes[i][1])))
 
-            with coming(create, PODS, 0.3):
+            with coming(create, PODS, 0.5):
                 time.sleep(1)
                 happening()
             scene.ready()

@@ -14,7 +14,7 @@ from tests.node.cluster import GPU, Cluster, pods, registered, running
 from tools.node.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
-RESTARTS = 3
+RESTARTS = 2
 ENDED = ("Succeeded", "Failed")
 
 
