@@ -23,6 +23,7 @@ from tools.controlplane.plane import Plane
 Document = dict[str, Any]
 SYSTEM, AGENTS = "dovetail-system", "dovetail-agent"
 STACK = "dovetail"
+_POLL_S = 0.2
 _ENDS_S = 0.3
 """How long a pod takes to end."""
 
@@ -222,7 +223,7 @@ class PlaneWorld:
                     for task in self.running:
                         if task.done():
                             task.result()
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(_POLL_S)
         raise AssertionError(f"not within {within_s:g} s; pods {self.pods()}, status {await self.status()}")
 
     @asynccontextmanager

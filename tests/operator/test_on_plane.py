@@ -33,7 +33,7 @@ Document = dict[str, Any]
 NAMESPACE = "dovetail-system"
 PATH = "/apis/dovetail.dev/v1alpha1/gpustacks/dovetail"
 STACK: Document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUStack", "metadata": {"name": "dovetail"}}
-REST_S = 4.0
+REST_S = 3.0
 CLAIMS = {"state-dovetail-agent-planes-0", "history-dovetail-collector-0"}
 RICH: Document = {
     "image": {"repository": "registry.example/dovetail", "pullSecrets": ["registry"]},
@@ -134,7 +134,7 @@ async def until(question: Callable[[], Any], wanted: Any) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             while (answer := await question()) != wanted:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.3)
             return
     raise AssertionError(f"it is {answer!r}, not {wanted!r}")
 

@@ -29,8 +29,10 @@ _LEVEL = 6
 """Of compression. The highest, 9, takes four times as long for an archive that is 1 % smaller."""
 
 
-def archive(dovetail: Path, libraries: Mapping[str, Iterable[Path]], epoch_s: int) -> bytes:
-    """The archive with Dovetail's wheel and, by version of Python, the wheels of its libraries."""
+def archive(dovetail: Path, libraries: Mapping[str, Iterable[Path]], epoch_s: int, level: int = _LEVEL) -> bytes:
+    """The archive with Dovetail's wheel and, by version of Python, the wheels of its libraries.
+
+    level: of gzip's compression."""
     found: Tree = {
         BIN: tree.file((FOLDER / BIN).read_bytes(), 0o755),
         "start.py": tree.file((FOLDER / "start.py").read_bytes()),
@@ -40,7 +42,7 @@ def archive(dovetail: Path, libraries: Mapping[str, Iterable[Path]], epoch_s: in
     for python, wheels in libraries.items():
         for wheel in wheels:
             found |= _below("any" if _is_pure(wheel) else python, wheels_tree([wheel]))
-    return gzip.compress(tree.layer(found, epoch_s), _LEVEL, mtime=0)
+    return gzip.compress(tree.layer(found, epoch_s), level, mtime=0)
 
 
 def _below(folder: str, found: Tree) -> Tree:

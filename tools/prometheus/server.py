@@ -27,7 +27,7 @@ from tools.prometheus import promtool
 
 HOST = "127.0.0.1"
 READY_WITHIN_S = 60.0
-POLL_S = 0.05
+POLL_S = 0.2
 REQUEST_TIMEOUT_S = 60.0
 # The server reports the port that it got for port 0 in this line of its log.
 _LISTENS = re.compile(r'msg="Listening on" .*address=127\.0\.0\.1:(\d+)')

@@ -43,15 +43,20 @@ class DryRuns:
 
     def create(self, whole: dict[str, Any], *, with_warnings: bool = False) -> str:
         """The message with which the server refuses the object, or warns of it; "" for none."""
-        return self._write("POST", self.collection(whole["apiVersion"], whole["kind"]), whole, with_warnings)
+        refused, warnings = self.judged(whole)
+        return "; ".join(filter(None, (refused, warnings if with_warnings else "")))
+
+    def judged(self, whole: dict[str, Any]) -> tuple[str, str]:
+        """The message with which the server refuses to create the object, and its warnings; "" for none."""
+        return self._write("POST", self.collection(whole["apiVersion"], whole["kind"]), whole)
 
     def replace(self, whole: dict[str, Any]) -> str:
         """As `create` with warnings, for an object that exists."""
         path = f"{self.collection(whole['apiVersion'], whole['kind'])}/{whole['metadata']['name']}"
-        return self._write("PUT", path, whole, with_warnings=True)
+        return "; ".join(filter(None, self._write("PUT", path, whole)))
 
-    def _write(self, method: str, path: str, whole: dict[str, Any], with_warnings: bool) -> str:
+    def _write(self, method: str, path: str, whole: dict[str, Any]) -> tuple[str, str]:
         status, warnings, answer = self._ask(method, f"{path}?dryRun=All&fieldValidation=Strict", whole)
         refused = "" if status < 300 else str(answer["message"])
         # A quote in the text of a warning is escaped.
-        return "; ".join(filter(None, (refused, *(warnings if with_warnings else ())))).replace('\\"', '"')
+        return refused.replace('\\"', '"'), "; ".join(warnings).replace('\\"', '"')

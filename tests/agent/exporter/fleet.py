@@ -17,7 +17,7 @@ from tools.controlplane.plane import Plane
 from tools.standin import Standin
 
 SHORT = {
-    "interval": "1s", "settle": "1s", "xid_window": "20s", "ecc_window": "20s", "unhealthy_for": "1s",
+    "interval": "1s", "settle": "1s", "xid_window": "10s", "ecc_window": "20s", "unhealthy_for": "1s",
     "count_for": "1s", "orphan_for": "2s", "fabric_for": "1s",
 }  # fmt: skip
 """The waits of the rules, shorter; the conditions are the shipped ones."""

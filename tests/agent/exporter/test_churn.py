@@ -8,6 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,15 @@ class Ledger:
         return {held for held, begin, end in self._spans if begin <= begun_s and end[0] >= ended_s}
 
 
-async def _scrape(session: aiohttp.ClientSession, port: int) -> tuple[set[Held], set[str]]:
+async def _scrape(session: aiohttp.ClientSession, port: int) -> tuple[frozenset[Held], frozenset[str]]:
     """What the samples name, and the devices that they show as free."""
     async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-        text = await answer.text()
+        return _read(await answer.text())
+
+
+@lru_cache(maxsize=1)
+def _read(text: str) -> tuple[frozenset[Held], frozenset[str]]:
+    """That of a scrape. It is read once where the exporter answers scrapes with the same text."""
     named, free = set(), set()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -67,7 +73,7 @@ async def _scrape(session: aiohttp.ClientSession, port: int) -> tuple[set[Held],
                 named.add((uuid, sample.labels["pod"], sample.labels.get("vgpu", "")))
             elif sample.name == "dovetail_gpu_allocated_share":
                 free.add(uuid)
-    return named, free
+    return frozenset(named), frozenset(free)
 
 
 @pytest.mark.plane
