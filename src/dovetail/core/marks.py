@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
+from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.equivalence import Known, Signature
@@ -49,11 +50,14 @@ class FoundMark(Struct, frozen=True, omit_defaults=True):
 
 
 class Marks(Struct, frozen=True):
-    """`slots` are the names of nodes by slot, `vacant` the slots that new nodes get. `changes` were announced, and wake
+    """`slots` are the names of nodes by slot, `vacant` the slots that new nodes get. `placed` are pods on nodes in the
+    order in which they came there, `on_slot` those of each slot. `changes` were announced, and wake
     workloads at the next step. `barred`: see `ReservationPrecedence`. The times are those of `State`."""
 
     slots: tuple[str, ...]
     vacant: tuple[int, ...]
+    placed: tuple[str, ...]
+    on_slot: tuple[tuple[int, tuple[str, ...]], ...]
     places: tuple[QueuePlace, ...]
     changes: tuple[ClusterChange, ...]
     found: tuple[FoundMark, ...]
@@ -68,9 +72,10 @@ class Marks(Struct, frozen=True):
 
 def take(state: State) -> Marks:
     """The marks of a state, which stays as it is."""
-    nodes, barred = state.cluster.nodes, state.precedences.barred
+    cluster, nodes, barred = state.cluster, state.cluster.nodes, state.precedences.barred
     return Marks(
-        tuple(nodes.names), nodes.vacant, state.queue.places(), state.cluster.changes.announced, tuple(_found(state)),
+        tuple(nodes.names), nodes.vacant, tuple(cluster.placements),
+        tuple([(slot, tuple(uids)) for slot, uids in cluster.on_slot.items()]), state.queue.places(), state.cluster.changes.announced, tuple(_found(state)),
         tuple([(key[1], why) for key, why in state.equivalence.sought.items() if _of_headroom(key)]),
         state.equivalence.again_ms, None if barred is None else tuple(np.flatnonzero(barred).tolist()),
         state.queue_order.marks(), state.shares.fair_share.division(), *state.renewals_ms,
@@ -79,6 +84,7 @@ def take(state: State) -> Marks:
 
 def restore(state: State, marks: Marks) -> None:
     """Enter them in a state in which all else is restored."""
+    _reorder(state.cluster, marks)
     state.queue.restore(marks.places)
     state.precedences.restore(marks.barred)
     cache = state.equivalence
@@ -93,6 +99,15 @@ def restore(state: State, marks: Marks) -> None:
     state.cluster.changes.take()
     for change in marks.changes:
         state.cluster.changes.announce(change)
+
+
+def _reorder(cluster: Cluster, marks: Marks) -> None:
+    # Others hold these tables.
+    for uid in marks.placed:
+        cluster.placements[uid] = cluster.placements.pop(uid)
+    for slot, uids in marks.on_slot:
+        del cluster.on_slot[slot]
+        cluster.on_slot[slot] = dict.fromkeys(uids)
 
 
 def _of_headroom(key: object) -> bool:
