@@ -182,7 +182,9 @@ async def test_a_kind_of_another_group_is_not_taken_for_one_of_its_name(playgrou
         assert status == 409 and "a Job of batch.volcano.sh is not suspended here" in error
         query = "on=job&kind=Job&of=team-a&group="
         for group, possible in (("batch", ["suspend"]), ("batch.volcano.sh", []), ("", [])):
-            async with client.get(f"/api/actions.json?{query}{group}", headers={"X-Dovetail-Key": viewers.key}) as reply:
+            async with client.get(
+                f"/api/actions.json?{query}{group}", headers={"X-Dovetail-Key": viewers.key}
+            ) as reply:
                 assert (await reply.json())["page"] == {"actions": possible}
         playground.delete("jobs.batch", "team-a", "train")
         status, error = await act(client, viewers.key, SUSPEND)

@@ -192,8 +192,10 @@ async def test_of_jobs_of_one_name_the_page_is_about_that_of_its_kind() -> None:
     one["metadata"] |= {"ownerReferences": [owner], "labels": {"batch.kubernetes.io/job-name": "train"}}
     async with served(FakeSource(node("b"), one, other)) as (client, _):
         for path, found in (
-            ("train", ("Job", "batch", ["Pod"])), ("train/Job", ("Job", "batch", ["Pod"])), ("train/Pod", ("Pod", "", ["Job"])),
-        ):  # fmt: skip
+            ("train", ("Job", "batch", ["Pod"])),
+            ("train/Job", ("Job", "batch", ["Pod"])),
+            ("train/Pod", ("Pod", "", ["Job"])),
+        ):
             async with client.get(f"/api/job/team-a/{path}.json") as reply:
                 page = (await reply.json())["page"]
             assert (page["listed"]["kind"], page["listed"]["group"], page["others"]) == found

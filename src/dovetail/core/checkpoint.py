@@ -3,7 +3,8 @@
 
 Rules: `restore(take(state))` knows the same objects, and holds the same room, GPUs and volumes for the same pods, with
 the same back-offs and deadlines. It is canonical: caches, the numbering of domains and the marks of refused
-workloads are made again, so all waiting workloads are tried at once. Two states restored from one checkpoint decide the
+workloads are made again, so all waiting workloads are tried at once, as views want it. `restore(take(state,
+marks=True))` tries what the state would try, and decides as it does. Two states restored from one checkpoint decide the
 same for ever; a driver that wants its later decisions to be repeatable goes on from the restored state.
 """
 
@@ -105,7 +106,7 @@ class Checkpoint(Struct, frozen=True):
     pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
     `bargaining` are the tables of the broker, None where it has nothing to do. `headrooms` is where headroom lies, and
     `headroom_again_ms` when what is lacking is searched for again, if something has changed (`headroom_changed`) or it
-    is not done for all: for `headroom_in_vain` it is.
+    is not done for all: for `headroom_in_vain` it is. `marks` are there for one that goes on (see `core.marks`).
     """
 
     steps: int

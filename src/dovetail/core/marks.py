@@ -33,7 +33,8 @@ from dovetail.core.workloads.index import LONE
 
 class FoundMark(Struct, frozen=True, omit_defaults=True):
     """What was found for a group of a workload (`number`), the fewest of its pods if `least`, and still holds. See
-    `EquivalenceCache`. `sought` is by its signature, `sought_alone` from when it had none. `noted`: its signature is known; `refused`, `final` and `asks` are those of `Known`."""
+    `EquivalenceCache`. `sought` is by its signature, `sought_alone` from when it had none. `noted`: its signature is
+    known; `refused`, `final` and `asks` are those of `Known`."""
 
     workload: str
     number: int
@@ -51,13 +52,16 @@ class FoundMark(Struct, frozen=True, omit_defaults=True):
 
 class Marks(Struct, frozen=True):
     """`slots` are the names of nodes by slot, `vacant` the slots that new nodes get. `placed` are pods on nodes in the
-    order in which they came there, `on_slot` those of each slot. `changes` were announced, and wake
+    order in which they came there, `on_slot` those of each slot. `spares` and `opened` are those of `Spares.known`.
+    `changes` were announced, and wake
     workloads at the next step. `barred`: see `ReservationPrecedence`. The times are those of `State`."""
 
     slots: tuple[str, ...]
     vacant: tuple[int, ...]
     placed: tuple[str, ...]
     on_slot: tuple[tuple[int, tuple[str, ...]], ...]
+    spares: tuple[int, ...]
+    opened: tuple[tuple[int, int], ...]
     places: tuple[QueuePlace, ...]
     changes: tuple[ClusterChange, ...]
     found: tuple[FoundMark, ...]
@@ -75,8 +79,9 @@ def take(state: State) -> Marks:
     cluster, nodes, barred = state.cluster, state.cluster.nodes, state.precedences.barred
     return Marks(
         tuple(nodes.names), nodes.vacant, tuple(cluster.placements),
-        tuple([(slot, tuple(uids)) for slot, uids in cluster.on_slot.items()]), state.queue.places(), state.cluster.changes.announced, tuple(_found(state)),
-        tuple([(key[1], why) for key, why in state.equivalence.sought.items() if _of_headroom(key)]),
+        tuple([(slot, tuple(uids)) for slot, uids in cluster.on_slot.items()]),
+        *cluster.spares.known(), state.queue.places(), cluster.changes.announced, tuple(_found(state)),
+        tuple([(workload, why) for key, why in state.equivalence.sought.items() if (workload := _with_headroom(key))]),
         state.equivalence.again_ms, None if barred is None else tuple(np.flatnonzero(barred).tolist()),
         state.queue_order.marks(), state.shares.fair_share.division(), *state.renewals_ms,
     )  # fmt: skip
@@ -99,6 +104,10 @@ def restore(state: State, marks: Marks) -> None:
     state.cluster.changes.take()
     for change in marks.changes:
         state.cluster.changes.announce(change)
+    spares, opened = state.cluster.spares.known()
+    if not set(spares).issuperset(marks.spares) or not set(marks.opened).issuperset(opened):
+        # Those of the state are chosen again in its next step, which frees some.
+        state.cluster.changes.announce(ClusterChange.NODE)
 
 
 def _reorder(cluster: Cluster, marks: Marks) -> None:
@@ -110,8 +119,9 @@ def _reorder(cluster: Cluster, marks: Marks) -> None:
         cluster.on_slot[slot] = dict.fromkeys(uids)
 
 
-def _of_headroom(key: object) -> bool:
-    return isinstance(key, tuple) and not isinstance(key, Signature) and key[0] == "headroom"
+def _with_headroom(key: object) -> str:
+    """The workload whose headroom was searched for victims; "" for the key of another search."""
+    return str(key[1]) if isinstance(key, tuple) and not isinstance(key, Signature) and key[0] == "headroom" else ""
 
 
 def _groups(state: State, workload: str) -> Iterator[tuple[int, bool, Group]]:

@@ -233,7 +233,7 @@ class _OnGpus:
         """Those on any of the GPUs."""
         there = [gpu for gpu in dict.fromkeys(gpus) if gpu in self._names]
         if len(there) > 1:
-            named = {}
+            named = dict[int, str]()
             for gpu in there:
                 named.update(zip(self._numbers[gpu], self._names[gpu], strict=True))
             return tuple([named[number] for number in sorted(named)])

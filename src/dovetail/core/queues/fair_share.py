@@ -118,8 +118,8 @@ class FairShare:
     def division(self) -> Division:
         """The last division, and what has moved since."""
         self._pending.enter()
-        tables = (None if one is None else _listed(one) for one in (self._due, self._exact, self._lasting))
-        return Division(*tables, self._divided_ms, tuple([(*key, n) for key, n in self._totals.moved.items()]))
+        moved = tuple([(*key, amount) for key, amount in self._totals.moved.items()])
+        return Division(_listed(self._due), _listed(self._exact), _listed(self._lasting), self._divided_ms, moved)
 
     def restore(self, last: Division) -> None:
         """Go on from it."""
@@ -210,5 +210,7 @@ class FairShare:
         )  # fmt: skip
 
 
-def _listed(parts: Mapping[str, Mapping[str, int]]) -> tuple[tuple[str, Amounts], ...]:
+def _listed(parts: Mapping[str, Mapping[str, int]] | None) -> _Parts:
+    if parts is None:
+        return None
     return tuple([(queue, tuple(amounts.items())) for queue, amounts in parts.items()])
