@@ -118,7 +118,7 @@ def test_a_clock_that_was_set_back_lengthens_no_turn() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_what_is_looked_up_by_gpu_is_what_all_instances_say(seed: int) -> None:
+def test_what_is_looked_up_by_gpu_is_what_a_look_at_all_finds(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(10):
         cards, now_ms = chance.randint(1, 5), 1_000_000

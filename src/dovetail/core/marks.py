@@ -24,7 +24,7 @@ from dovetail.core.pipeline.equivalence import Known, Signature
 from dovetail.core.pipeline.queue import QueuePlace
 from dovetail.core.pipeline.signature import sought_as, wanted_by
 from dovetail.core.placing.gangs import Group, fewest, least
-from dovetail.core.queues.fair_share import Division
+from dovetail.core.queues.fair_share import FairShareDivision
 from dovetail.core.queues.queue_order import OrderMarks
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -69,7 +69,7 @@ class Marks(Struct, frozen=True):
     again_ms: int
     barred: tuple[int, ...] | None
     order: OrderMarks
-    division: Division
+    division: FairShareDivision
     renewed_ms: int
     fair_share_ms: int
 

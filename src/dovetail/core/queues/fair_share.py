@@ -34,7 +34,7 @@ _MILLION = 1_000_000
 _Parts = tuple[tuple[str, Amounts], ...] | None
 
 
-class Division(Struct, frozen=True):
+class FairShareDivision(Struct, frozen=True):
     """What is due to each queue, in whole GPUs, exactly, and without history (None: not worked out); when it was
     divided, and what queues hold or request more or less since."""
 
@@ -115,13 +115,15 @@ class FairShare:
             self._exact = self._divide(_EXACT, self._history_milli)
         return before != self._due or exact != self._exact
 
-    def division(self) -> Division:
+    def division(self) -> FairShareDivision:
         """The last division, and what has moved since."""
         self._pending.enter()
         moved = tuple([(*key, amount) for key, amount in self._totals.moved.items()])
-        return Division(_listed(self._due), _listed(self._exact), _listed(self._lasting), self._divided_ms, moved)
+        return FairShareDivision(
+            _listed(self._due), _listed(self._exact), _listed(self._lasting), self._divided_ms, moved
+        )
 
-    def restore(self, last: Division) -> None:
+    def restore(self, last: FairShareDivision) -> None:
         """Go on from it."""
         self._pending.enter()
         self._due, self._exact, self._lasting = (
