@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dovetail.core.turns import EngineState, TurnDecision, TurnTaker, Waits, turn_part, turns
-from tests.breadth import BREADTH
+from tests.breadth import BREADTH, seeds
+from tests.core.turns_oracle import SlowTurns
 
 LEAST_MS = 60_000
 AWAKE, ASLEEP, SWITCHING = EngineState.AWAKE, EngineState.ASLEEP, EngineState.SWITCHING
@@ -114,6 +115,26 @@ def test_an_engine_that_slept_and_does_not_answer_puts_none_to_sleep_and_keeps_o
 
 def test_a_clock_that_was_set_back_lengthens_no_turn() -> None:
     assert at(10, one("a", AWAKE, awake_ms=9_000_000), one("b", ASLEEP, wanted_ms=1)).sleep == ("a",)
+
+
+@pytest.mark.parametrize("seed", seeds(40))
+def test_what_is_looked_up_by_gpu_is_what_a_look_at_all_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(10):
+        cards, now_ms = chance.randint(1, 5), 1_000_000
+        instances = [
+            one(
+                f"i{n}",
+                chance.choice([*[AWAKE, ASLEEP] * 2, ASLEEP, SWITCHING, LOST, NOT_STARTED][: chance.choice([5, 8])]),
+                chance.choice([0, 1, 2, 3, 9]),
+                "".join(map(str, chance.sample(range(cards), chance.randint(1, min(3, cards))))),
+                awake_ms=now_ms - chance.choice([now_ms, 1000, 30_000, LEAST_MS, 70_000 + n % 3, -5000]),
+                wanted_ms=chance.choice([0, 1, 5, 5, 900]),
+                slept=chance.random() < 0.1,
+            )
+            for n in range(chance.randint(1, 14))
+        ]  # fmt: skip
+        assert turns(instances, now_ms, LEAST_MS) == SlowTurns(instances, now_ms, LEAST_MS).result()
 
 
 @settings(max_examples=3 * BREADTH, deadline=None)

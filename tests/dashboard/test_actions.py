@@ -38,7 +38,7 @@ JOB = {
 }  # fmt: skip
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-train", "controller": True}
 DRAIN = {"type": "drain", "node": "a", "mode": "Evict", "reason": "new fans\nand a line"}
-SUSPEND = {"type": "suspend", "namespace": "team-a", "job": "train"}
+SUSPEND = {"type": "suspend", "namespace": "team-a", "job": "train", "group": "batch", "kind": "Job"}
 
 
 def member(name: str) -> dict[str, Any]:
@@ -138,33 +138,57 @@ async def test_a_job_is_suspended_with_what_it_loses(playground: Playground) -> 
             1
         ] == "Job team-a/train is not suspended: it is suspended already"
         status, error = await act(client, viewers.key, {**SUSPEND, "job": "gone"})
-        assert status == 409 and "there is no job or pod 'gone'" in error
+        assert status == 409 and "there is no Job of batch 'gone' in namespace team-a" in error
+
+
+def define(playground: Playground, group: str, version: str, kind: str) -> None:
+    """A kind that the server serves, and an object of it that is called as the Job."""
+    plural = f"{kind.lower()}s"
+    playground.put({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group, "scope": "Namespaced", "versions": [{"name": version, "served": True, "storage": True}],
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+        },
+    })  # fmt: skip
+    playground.put({
+        "apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": "train", "namespace": "team-a"},
+        "spec": {"runPolicy": {}},
+    })  # fmt: skip
 
 
 async def test_of_two_objects_of_one_name_that_of_the_page_is_suspended(playground: Playground) -> None:
-    names = {"plural": "pytorchjobs", "singular": "pytorchjob", "kind": "PyTorchJob", "listKind": "PyTorchJobList"}
-    versions = [{"name": "v1", "served": True, "storage": True}]
-    playground.put({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "pytorchjobs.kubeflow.org"},
-        "spec": {"group": "kubeflow.org", "names": names, "scope": "Namespaced", "versions": versions},
-    })  # fmt: skip
-    playground.put({
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team-a"},
-        "spec": {"runPolicy": {}},
-    })  # fmt: skip
+    define(playground, "kubeflow.org", "v1", "PyTorchJob")
     viewers = viewers_of(playground)
     async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
-        status, error = await act(client, viewers.key, SUSPEND)
-        assert status == 409 and "job/train or pytorchjob/train" in error
-        asked = {**SUSPEND, "kind": "PyTorchJob"}
+        assert (await act(client, viewers.key, {**SUSPEND, "kind": ""}))[0] == 400
+        asked = {**SUSPEND, "group": "kubeflow.org", "kind": "PyTorchJob"}
         status, page = await act(client, viewers.key, asked)
         assert (status, page["title"]) == (200, "Suspend PyTorchJob team-a/train")
-        assert (await act(client, viewers.key, {**asked, "kind": "Job"}, page["confirmation"]))[0] == 409
+        assert (await act(client, viewers.key, SUSPEND, page["confirmation"]))[0] == 409
         assert (await act(client, viewers.key, asked, page["confirmation"]))[0] == 200
         assert not (playground.store.get("jobs.batch", "team-a", "train") or {})["spec"].get("suspend")
         suspended = playground.store.get("pytorchjobs.kubeflow.org", "team-a", "train") or {}
         assert suspended["spec"]["runPolicy"]["suspend"] is True
+
+
+async def test_a_kind_of_another_group_is_not_taken_for_one_of_its_name(playground: Playground) -> None:
+    define(playground, "batch.volcano.sh", "v1alpha1", "Job")
+    viewers = viewers_of(playground)
+    asked = {**SUSPEND, "group": "batch.volcano.sh"}
+    async with served(FakeSource(*WORLD), viewers=viewers) as (client, _):
+        status, error = await act(client, viewers.key, asked)
+        assert status == 409 and "a Job of batch.volcano.sh is not suspended here" in error
+        query = "on=job&kind=Job&of=team-a&group="
+        for group, possible in (("batch", ["suspend"]), ("batch.volcano.sh", []), ("", [])):
+            async with client.get(
+                f"/api/actions.json?{query}{group}", headers={"X-Dovetail-Key": viewers.key}
+            ) as reply:
+                assert (await reply.json())["page"] == {"actions": possible}
+        playground.delete("jobs.batch", "team-a", "train")
+        status, error = await act(client, viewers.key, SUSPEND)
+        assert status == 409 and "there is no Job of batch 'train'" in error
 
 
 async def test_the_owner_of_an_idle_job_reads_it_on_the_pods(playground: Playground, tmp_path: Path) -> None:
@@ -344,8 +368,9 @@ async def test_in_a_cluster_each_viewer_acts_with_its_own_token_and_in_its_own_n
         headers = {"Authorization": "Bearer a"}
         async with client.post("/api/actions.json?namespace=team-a", json=asked, headers=headers) as reply:
             assert reply.status == 403 and "another namespace" in (await reply.json())["error"]
-        query = "on=job&kind=Job&of=team-a&namespace=team-a"
+        query = "on=job&group=batch&kind=Job&of=team-a&namespace=team-a"
         async with client.get(f"/api/actions.json?{query}", headers=headers) as reply:
             assert (await reply.json())["page"] == {"actions": ["suspend"]}
-        async with client.get(f"/api/actions.json?{query.replace('=Job', '=Deployment')}", headers=headers) as reply:
+        other = query.replace("=batch", "=apps").replace("=Job", "=Deployment")
+        async with client.get(f"/api/actions.json?{other}", headers=headers) as reply:
             assert (await reply.json())["page"] == {"actions": []}

@@ -174,7 +174,8 @@ async def test_a_stream_names_its_pages() -> None:
         ("job/ns/a", Topic("job", "ns/a")),
         ("job/a", None),
         ("job/ns/", None),
-        ("job/ns/a/b", None),
+        ("job/ns/a/Job", Topic("job", "ns/a/Job")),
+        ("job/ns/a/Job/b", None),
         ("node/a/b", None),
         ("fleet/", None),
         ("node/" + "x" * 400, None),
@@ -183,6 +184,22 @@ async def test_a_stream_names_its_pages() -> None:
 )
 def test_the_paths_of_pages(path: str, topic: Topic | None) -> None:
     assert topic_of(path, "") == topic
+
+
+async def test_of_jobs_of_one_name_the_page_is_about_that_of_its_kind() -> None:
+    one, other = pod("one", 1, on="b"), pod("train", 2)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
+    one["metadata"] |= {"ownerReferences": [owner], "labels": {"batch.kubernetes.io/job-name": "train"}}
+    async with served(FakeSource(node("b"), one, other)) as (client, _):
+        for path, found in (
+            ("train", ("Job", "batch", ["Pod"])),
+            ("train/Job", ("Job", "batch", ["Pod"])),
+            ("train/Pod", ("Pod", "", ["Job"])),
+        ):
+            async with client.get(f"/api/job/team-a/{path}.json") as reply:
+                page = (await reply.json())["page"]
+            assert (page["listed"]["kind"], page["listed"]["group"], page["others"]) == found
+            assert page["job"] == "team-a/train"
 
 
 async def test_the_nodes_of_a_job_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

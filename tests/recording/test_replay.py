@@ -272,7 +272,7 @@ def test_an_error_that_the_recorded_core_did_not_have_is_a_difference(
 def test_a_checkpoint_that_cannot_be_made_ends_the_recording_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_: State) -> None:
+    def fails(_: State, *, marks: bool) -> None:
         raise _Bug("no checkpoint")
 
     monkeypatch.setattr(calls_module, "take", fails)

@@ -15,6 +15,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.translate.bound import Bound, text_of
 from dovetail.playground import Playground
+from dovetail.sleeping.followed_pods import FollowedPods
 from dovetail.sleeping.instances import GATE
 from dovetail.sleeping.run import TurnGiver, TurnOptions
 
@@ -146,7 +147,8 @@ class World:
         """A giver that knows only what is in the cluster."""
         options = TurnOptions("serving", LEAST_S * 1000)
         return TurnGiver(
-            self.client, options, lambda: self.leads, lambda: round(self.now_s * 1000), lambda: self.now_s
+            self.client, FollowedPods(self.client, "serving"), options, lambda: self.leads,
+            lambda: round(self.now_s * 1000), lambda: self.now_s,
         )  # fmt: skip
 
     def add(self, name: str, kind: str = "vllm", awake: int = 70, asleep: int = 5, **more: Any) -> Engine:

@@ -3,7 +3,8 @@
 
 Rules: `restore(take(state))` knows the same objects, and holds the same room, GPUs and volumes for the same pods, with
 the same back-offs and deadlines. It is canonical: caches, the numbering of domains and the marks of refused
-workloads are made again, so all waiting workloads are tried at once. Two states restored from one checkpoint decide the
+workloads are made again, so all waiting workloads are tried at once, as views want it. `restore(take(state,
+marks=True))` tries what the state would try, and decides as it does. Two states restored from one checkpoint decide the
 same for ever; a driver that wants its later decisions to be repeatable goes on from the restored state.
 """
 
@@ -16,6 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core import marks as waiting_marks
 from dovetail.core.bargaining import record
 from dovetail.core.cluster.mix import Record as Counted
 from dovetail.core.cluster.rejections import Rejection
@@ -104,7 +106,7 @@ class Checkpoint(Struct, frozen=True):
     pods that are evicted for maintenance, with their deadlines, `drains` when others were in the last hour.
     `bargaining` are the tables of the broker, None where it has nothing to do. `headrooms` is where headroom lies, and
     `headroom_again_ms` when what is lacking is searched for again, if something has changed (`headroom_changed`) or it
-    is not done for all: for `headroom_in_vain` it is.
+    is not done for all: for `headroom_in_vain` it is. `marks` are there for one that goes on (see `core.marks`).
     """
 
     steps: int
@@ -138,10 +140,11 @@ class Checkpoint(Struct, frozen=True):
     headroom_again_ms: int = 0
     headroom_changed: bool = True
     headroom_in_vain: tuple[str, ...] = ()
+    marks: waiting_marks.Marks | None = None
 
 
-def take(state: State) -> Checkpoint:
-    """Write the state down. The state itself stays as it is."""
+def take(state: State, *, marks: bool = False) -> Checkpoint:
+    """Write the state down; with its `marks` for one that goes on exactly so. The state itself stays as it is."""
     cluster = state.cluster
     names = cluster.nodes.names
     lives, broken_ms = state.workloads.lives, state.policy.broken_deadline_ms
@@ -210,12 +213,15 @@ def take(state: State) -> Checkpoint:
         headroom_again_ms=state.headrooms.again_ms,
         headroom_changed=state.headrooms.changed,
         headroom_in_vain=tuple(sorted(state.headrooms.in_vain)),
+        marks=waiting_marks.take(state) if marks else None,
     )
 
 
 def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     """A state that goes on where the checkpoint was taken."""
     state = State(policy)
+    if checkpoint.marks is not None:
+        state.cluster.nodes.number(checkpoint.marks.slots, checkpoint.marks.vacant)
     if checkpoint.bargaining is not None:
         for plane in checkpoint.bargaining.planes:
             # The queues of its pods.
@@ -296,6 +302,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.headrooms.in_vain = set(checkpoint.headroom_in_vain)
     state.lending.renew(state.budgets.values())
     cluster.spares.settle(state.promised_slots())
+    if checkpoint.marks is not None:
+        waiting_marks.restore(state, checkpoint.marks)
     return state
 
 

@@ -94,6 +94,15 @@ class State:
         """Whether a further step without events would try something."""
         return bool(self.queue) or bool(self.cluster.changes) or bool(self.requests) or bool(self.leases)
 
+    @property
+    def renewals_ms(self) -> tuple[int, int]:
+        """When queues were compared again, and what is due to them was worked out again, as time passes."""
+        return self._renewed_ms, self._fair_share_ms
+
+    @renewals_ms.setter
+    def renewals_ms(self, value: tuple[int, int]) -> None:
+        self._renewed_ms, self._fair_share_ms = value
+
     def promised_slots(self) -> frozenset[int]:
         """The nodes that waiting pods are promised: they are nominated there, or a reservation has them. Only asked
         where spares are held."""

@@ -21,10 +21,11 @@ There is no clock here.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
+from heapq import merge
 
 from msgspec import Struct
 
@@ -41,6 +42,7 @@ class EngineState(StrEnum):
 
 
 _HOLDS_NOTHING = (EngineState.ASLEEP, EngineState.NOT_STARTED)
+_NOTHING: Mapping[str, int] = {}
 
 
 def turn_part(asleep: int, extra: int, extras: Sequence[int]) -> Fraction:
@@ -86,6 +88,8 @@ def turns(instances: Sequence[TurnTaker], now_ms: int, least_awake_ms: int) -> T
 
 
 class _Pass:
+    """Instances and what is known of them are looked up by GPU, so that each instance costs what is on its own GPUs."""
+
     def __init__(self, instances: Sequence[TurnTaker], now_ms: int, least_awake_ms: int) -> None:
         self._now_ms, self._least_awake_ms = now_ms, least_awake_ms
         self._all = sorted(instances, key=lambda one: one.name)
@@ -95,86 +99,161 @@ class _Pass:
         """The part of that of those that are not known to be awake either."""
         self._promised: Counter[str] = Counter()
         """Of each GPU, what those that wait have before later ones."""
+        self._freed: Counter[str] = Counter()
+        """What will be free on each GPU once all that are to sleep do."""
         self._sleep: dict[str, TurnTaker] = {}
+        self._to_sleep, self._line = _OnGpus(), _OnGpus()
+        """Those that are to sleep, and those that have room before later ones, in this order."""
+        self._lost, self._switching, self._in_turn = _OnGpus(), _OnGpus(), _OnGpus()
+        """Those that do not answer, that switch, and whose turn is not over, by name."""
+        self._over: defaultdict[str, deque[TurnTaker]] = defaultdict(deque)
+        """By GPU, those whose turn is over, the one awake for longest first."""
+        self._could_free: Counter[str] = Counter()
+        """What those of them have that are not to sleep."""
         for one in self._all:
             for gpu in one.gpus:
                 self._rooms[gpu] = max(self._rooms.get(gpu, 0), one.extra_mib)
                 if one.state not in _HOLDS_NOTHING:
                     self._used[gpu] += one.extra_mib
                     self._slept[gpu] += one.extra_mib if one.slept else 0
+            if one.state is EngineState.LOST:
+                self._lost.add(one)
+            elif one.state is EngineState.SWITCHING:
+                self._switching.add(one)
+            elif one.state is EngineState.AWAKE and not self._turn_is_over(one):
+                self._in_turn.add(one)
 
     def result(self) -> TurnDecision:
         wake, waits = list[str](), list[Waits]()
-        for one in self._longest_awake():
-            freed = self._freed()
-            if any(self._used[gpu] - self._slept[gpu] - freed[gpu] > self._rooms[gpu] for gpu in one.gpus):
-                self._sleep[one.name] = one
+        awake = sorted([one for one in self._all if one.state is EngineState.AWAKE], key=_longest_awake)
+        for one in awake:
+            if self._turn_is_over(one):
+                for gpu in one.gpus:
+                    self._over[gpu].append(one)
+                self._could_free.update(_held(one))
+        for one in awake:
+            if any(self._used[gpu] - self._slept[gpu] - self._freed[gpu] > self._rooms[gpu] for gpu in one.gpus):
+                self._put_to_sleep(one)
         asked = [one for one in self._all if one.wanted_ms and one.state in _HOLDS_NOTHING]
-        line: list[TurnTaker] = []
         for one in sorted(asked, key=lambda one: (one.wanted_ms, one.name)):
-            if not self._short(one, Counter()):
+            if not self._short(one, _NOTHING):
                 wake.append(one.name)
                 self._used.update(_held(one))
                 continue
-            waits.append(self._make_room(one, line))
-            if not any(other.state is EngineState.LOST and set(other.gpus) & set(one.gpus) for other in self._all):
-                line.append(one)
+            waits.append(self._make_room(one))
+            if not self._lost.on(one.gpus):
+                self._line.add(one)
                 self._promised.update(_held(one))
         return TurnDecision(tuple(self._sleep), tuple(wake), tuple(waits))
 
-    def _freed(self) -> Counter[str]:
-        """What will be free on each GPU once all that are to sleep do."""
-        found: Counter[str] = Counter()
-        for one in self._sleep.values():
-            found.update(_held(one))
-        return found
+    def _put_to_sleep(self, one: TurnTaker) -> None:
+        self._sleep[one.name] = one
+        self._to_sleep.add(one)
+        held = _held(one)
+        self._freed.update(held)
+        if self._turn_is_over(one):
+            self._could_free.subtract(held)
 
-    def _short(self, one: TurnTaker, freed: Counter[str]) -> list[str]:
+    def _short(self, one: TurnTaker, freed: Mapping[str, int]) -> list[str]:
         """The GPUs on which there is no room for it beside what is used and promised, less what is freed."""
-        beside = {gpu: self._used[gpu] + self._promised[gpu] - freed[gpu] for gpu in one.gpus}
+        beside = {gpu: self._used[gpu] + self._promised[gpu] - freed.get(gpu, 0) for gpu in one.gpus}
         return [gpu for gpu, mib in beside.items() if mib + one.extra_mib > self._rooms[gpu]]
 
-    def _make_room(self, one: TurnTaker, line: Iterable[TurnTaker]) -> Waits:
+    def _make_room(self, one: TurnTaker) -> Waits:
         """Put those to sleep that have to make room for it, if their turns are over; why it waits."""
-        freed, chosen = self._freed(), list[TurnTaker]()
-        over = [other for other in self._longest_awake() if self._turn_is_over(other)]
-        for other in over:
-            if set(self._short(one, freed)) & set(other.gpus):
+        if short := self._short(one, {gpu: self._freed[gpu] + self._could_free[gpu] for gpu in one.gpus}):
+            return self._why(one, short)
+        freed, chosen = {gpu: self._freed[gpu] for gpu in one.gpus}, list[TurnTaker]()
+        left = self._short(one, freed)
+        for other in self._candidates(left):
+            if not left:
+                break
+            if not set(left).isdisjoint(other.gpus):
                 chosen.append(other)
-                freed.update(_held(other))
-        if short := self._short(one, freed):
-            return self._why(one, short, line)
+                _add(freed, other, 1)
+                left = self._short(one, freed)
         for other in list(chosen):
             # One that came first may no longer be needed.
-            less = freed - _held(other)
-            if not self._short(one, less):
+            _add(freed, other, -1)
+            if not self._short(one, freed):
                 chosen.remove(other)
-                freed = less
-        self._sleep.update({other.name: other for other in chosen})
-        names = tuple(other.name for other in self._sleep.values() if set(other.gpus) & set(one.gpus))
-        return Waits(one.name, "until these sleep", names)
+            else:
+                _add(freed, other, 1)
+        for other in chosen:
+            self._put_to_sleep(other)
+        return Waits(one.name, "until these sleep", self._to_sleep.on(one.gpus))
 
-    def _why(self, one: TurnTaker, short: list[str], line: Iterable[TurnTaker]) -> Waits:
-        there = [other for other in self._all if other.name != one.name and set(other.gpus) & set(short)]
-        if lost := tuple(other.name for other in there if other.state is EngineState.LOST):
+    def _candidates(self, gpus: Sequence[str]) -> Iterator[TurnTaker]:
+        """Those on these GPUs that may be put to sleep, the one awake for longest first."""
+        each = [self._over[gpu] for gpu in gpus]
+        for over in each:
+            while over and over[0].name in self._sleep:
+                over.popleft()
+        before = ""
+        for one in each[0] if len(each) == 1 else merge(*each, key=_longest_awake):
+            if one.name != before and one.name not in self._sleep:
+                yield one
+            before = one.name
+
+    def _why(self, one: TurnTaker, short: list[str]) -> Waits:
+        if lost := self._lost.on(short):
             return Waits(one.name, "for memory of engines that do not answer, or refuse", lost)
-        before = tuple(other.name for other in line if set(other.gpus) & set(short))
-        if before:
+        if before := self._line.on(short):
             return Waits(one.name, "behind those that asked before", before)
-        if switching := tuple(other.name for other in there if other.state is EngineState.SWITCHING):
+        if switching := self._switching.on(short):
             return Waits(one.name, "until these have started or switched", switching)
-        awake = [other for other in there if other.state is EngineState.AWAKE and not self._turn_is_over(other)]
-        left_ms = max([other.awake_ms + self._least_awake_ms - self._now_ms for other in awake], default=0)
-        return Waits(one.name, f"for {-(-left_ms // 1000)} s: so long is their turn", tuple(o.name for o in awake))
-
-    def _longest_awake(self) -> list[TurnTaker]:
-        """Those that are awake and not chosen to sleep yet, the one awake for longest first."""
-        awake = [one for one in self._all if one.state is EngineState.AWAKE and one.name not in self._sleep]
-        return sorted(awake, key=lambda one: (one.awake_ms, one.name))
+        left_ms = max([self._in_turn.latest_ms[gpu] for gpu in short if gpu in self._in_turn.latest_ms], default=None)
+        left_s = 0 if left_ms is None else -(-(left_ms + self._least_awake_ms - self._now_ms) // 1000)
+        return Waits(one.name, f"for {left_s} s: so long is their turn", self._in_turn.on(short))
 
     def _turn_is_over(self, one: TurnTaker) -> bool:
         return not 0 <= self._now_ms - one.awake_ms < self._least_awake_ms
 
 
+class _OnGpus:
+    """Names of instances by their GPUs, in the order in which they were added. `latest_ms` is since when the last of
+    those on each GPU is awake."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}
+        self._numbers: dict[str, list[int]] = {}
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._count = 0
+        self.latest_ms: dict[str, int] = {}
+
+    def add(self, one: TurnTaker) -> None:
+        for gpu in dict.fromkeys(one.gpus):
+            self._names.setdefault(gpu, []).append(one.name)
+            self._numbers.setdefault(gpu, []).append(self._count)
+            self._known.pop(gpu, None)
+            self.latest_ms[gpu] = max(self.latest_ms.get(gpu, one.awake_ms), one.awake_ms)
+        self._count += 1
+
+    def on(self, gpus: Sequence[str]) -> tuple[str, ...]:
+        """Those on any of the GPUs."""
+        there = [gpu for gpu in dict.fromkeys(gpus) if gpu in self._names]
+        if len(there) > 1:
+            named = dict[int, str]()
+            for gpu in there:
+                named.update(zip(self._numbers[gpu], self._names[gpu], strict=True))
+            return tuple([named[number] for number in sorted(named)])
+        if not there:
+            return ()
+        if there[0] not in self._known:
+            self._known[there[0]] = tuple(self._names[there[0]])
+        return self._known[there[0]]
+
+
+def _longest_awake(one: TurnTaker) -> tuple[int, str]:
+    return one.awake_ms, one.name
+
+
 def _held(one: TurnTaker) -> Counter[str]:
     return Counter(dict.fromkeys(one.gpus, one.extra_mib))
+
+
+def _add(freed: dict[str, int], one: TurnTaker, times: int) -> None:
+    """Count what an instance holds of the GPUs in `freed`."""
+    for gpu in dict.fromkeys(one.gpus):
+        if gpu in freed:
+            freed[gpu] += times * one.extra_mib

@@ -39,7 +39,7 @@ class ActionRoutes:
         )
 
     async def possible(self, request: Request) -> Response:
-        """`?on=node`, `?on=waste`, `?on=job&of=NAMESPACE&kind=KIND`."""
+        """`?on=node`, `?on=waste`, `?on=job&of=NAMESPACE&group=GROUP&kind=KIND`."""
         query, header = request.query_params, request.headers.get("authorization", "")
         namespace = query.get("namespace", "")
         if (refused := await self._accesses.refusal(header, namespace)) is not None:
@@ -48,7 +48,8 @@ class ActionRoutes:
         of = query.get("of", "") or namespace
         if actions is not None and actions.viewers.has_key(request.headers.get(KEY_HEADER, "")):
             try:
-                found = await actions.viewers.possible(query.get("on", ""), query.get("kind", ""), of, header)
+                kind = query.get("group", ""), query.get("kind", "")
+                found = await actions.viewers.possible(query.get("on", ""), kind, of, header)
             except BadQuestion as error:
                 return failed(error.status, str(error))
         return answered(PossibleActions(found))

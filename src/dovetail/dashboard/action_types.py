@@ -35,11 +35,13 @@ class NotifyOwner(Struct, frozen=True, tag="notify", rename="camel"):
 
 
 class SuspendJob(Struct, frozen=True, tag="suspend", rename="camel"):
-    """Suspend the object of the job. `kind` is that of the object, "" where only one kind has the name."""
+    """Suspend the object of the job, which is of this API group and kind: objects of other kinds, and kinds of other
+    groups, can have the same name."""
 
     namespace: _Name
     job: _Name
-    kind: Annotated[str, Meta(max_length=63)] = ""
+    group: _Name
+    kind: Annotated[str, Meta(min_length=1, max_length=63)]
 
 
 Action = DrainNode | UndrainNode | NotifyOwner | SuspendJob

@@ -50,7 +50,7 @@ from dovetail.dashboard.viewers import Viewers, user_of
 from dovetail.jobs.changes import NotDone
 from dovetail.jobs.cluster import JobCluster
 from dovetail.jobs.finding import JobUnknown, NamedJob
-from dovetail.jobs.kinds import text_at
+from dovetail.jobs.kinds import kind_of, text_at
 from dovetail.jobs.notices import Notice, write
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -222,14 +222,17 @@ class Actions:
         return ActionDone(asker.user, text, "the events on the pods, and the log of the dashboard")
 
     async def _suspend(self, action: SuspendJob, asker: Asker, saw: str | None) -> _DryRun | ActionDone:
+        kind = kind_of(action.group, action.kind)
+        if kind is None:
+            raise NotDone(f"a {action.kind} of {action.group} is not suspended here: its kind is not known")
         async with JobCluster(asker.config) as cluster:
-            job = await cluster.find(action.namespace, action.job, action.kind.lower())
+            job = await cluster.object(action.namespace, action.job, kind)
             uid = text_at(job.document, "metadata.uid") if job.document is not None else ""
             if saw not in (None, uid):
                 raise NotDone(f"{job.title} is another one than that of the dry run: look at the dry run again")
             await cluster.suspend(job, dry_run=saw is None)
         if saw is None:
-            lost = await self._lost(f"{action.namespace}/{action.job}", asker)
+            lost = await self._lost(f"{action.namespace}/{action.job}", action.kind, asker)
             running = sum(pod.state in ("starts", "runs") for pod in job.pods)
             effects = (
                 f"Its controller deletes its {len(job.pods)} pods, of which {running} run.", lost, _undo(job),
@@ -242,7 +245,7 @@ class Actions:
         )  # fmt: skip
         return await self._recorded(asker, record)
 
-    async def _lost(self, name: str, asker: Asker) -> str:
+    async def _lost(self, name: str, kind: str, asker: Asker) -> str:
         namespace, _, short = name.partition("/")
         query = {"filter": msgspec.json.encode(JobFilter(names=(short,), namespace=namespace)).decode()}
         query["mostAhead"] = "0"
@@ -250,7 +253,7 @@ class Actions:
         with suppress(NoSuchObject):
             found = decode_json((await self._board.source.ask(request)).answer, JobList)
             for row in found.jobs:
-                if row.job == name:
+                if (row.job, row.kind) == (name, kind):
                     return f"Work of {row.lost_gpu_minutes} GPU-minutes since it started, or was last saved, is lost."
         return "Which work is lost is not known: the scheduler does not know this job."
 

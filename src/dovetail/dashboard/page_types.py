@@ -89,7 +89,8 @@ class QueuePage(Struct, frozen=True):
 
 
 class ListedJob(Struct, frozen=True):
-    """A job, as in `JobRow`. `sure` is how sure its start is ("" where it is not expected)."""
+    """A job, as in `JobRow`. `sure` is how sure its start is ("" where it is not expected). `group` is the API group of
+    its object, "" without one."""
 
     job: str
     kind: str
@@ -111,6 +112,7 @@ class ListedJob(Struct, frozen=True):
     sure: str
     end_ms: int
     end_sure: str
+    group: str
 
 
 class JobsPage(Struct, frozen=True):
@@ -133,7 +135,8 @@ class JobNode(Struct, frozen=True):
 
 class JobPage(Struct, frozen=True):
     """A job. `listed` is None for one that is not in the list; `explained` is None for one that is done. `wiring` is
-    that of at most `drawn` of its nodes, by name, without sets of GPUs."""
+    that of at most `drawn` of its nodes, by name, without sets of GPUs. `others` are the kinds of other jobs that have
+    its name."""
 
     rows: ClassVar[str] = "nodes"
     job: str
@@ -143,6 +146,7 @@ class JobPage(Struct, frozen=True):
     nodes: tuple[JobNode, ...]
     wiring: dict[str, Topology]
     drawn: int
+    others: tuple[str, ...] = ()
 
 
 class NodeDetailPage(Struct, frozen=True):

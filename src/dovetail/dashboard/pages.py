@@ -30,6 +30,7 @@ from dovetail.dashboard.page_types import (
     QueuePage,
     TeamsPage,
 )
+from dovetail.jobs.kinds import group_of
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.views import (
     CAPACITIES,
@@ -104,12 +105,14 @@ async def jobs(ask: Asking, fabric: Sequence[str], name: str) -> JobsPage:
 
 
 async def job(ask: Asking, fabric: Sequence[str], name: str) -> JobPage:
-    """The job NAMESPACE/NAME."""
-    namespace, _, short = name.partition("/")
-    rows: list[JobRow] = []
+    """The job NAMESPACE/NAME; NAMESPACE/NAME/KIND where several have the name."""
+    namespace, short, kind = (*name.split("/"), "")[:3]
+    name = f"{namespace}/{short}"
+    named, rows = list[JobRow](), list[JobRow]()
     with suppress(NoSuchObject):
         found = await ask(JOB_LISTS, JobList, _job_query(JobFilter(names=(short,), namespace=namespace)))
-        rows = [one for one in found.jobs if one.job == name]
+        named = [one for one in found.jobs if one.job == name]
+        rows = [one for one in named if one.kind == (kind or named[0].kind)]
     explained: Explanation | None = None
     try:
         explained = await ask(EXPLANATIONS, Explanation, {"kind": JOB}, name)
@@ -129,7 +132,10 @@ async def job(ask: Asking, fabric: Sequence[str], name: str) -> JobPage:
         JobNode(one.node, _place(one, levels), one.model, cells_of(one, on[one.node])[0], on[one.node])
         for one in found_on
     )
-    return JobPage(called, _listed(rows[0]) if rows else None, explained, levels, nodes, wiring, MOST_DRAWN)
+    return JobPage(
+        called, _listed(rows[0]) if rows else None, explained, levels, nodes, wiring, MOST_DRAWN,
+        tuple([one.kind for one in named if one not in rows]),
+    )  # fmt: skip
 
 
 async def _wiring(ask: Asking, node: str) -> Topology | None:
@@ -190,7 +196,7 @@ def _listed(row: JobRow) -> ListedJob:
     return ListedJob(
         row.job, row.kind, row.user, row.queue, row.state, row.gpus, row.gpus_milli, row.pods, row.placed, row.nodes,
         row.reason, row.message, row.when, row.priority, row.lease, epoch_ms(row.submitted), *_time(row.start),
-        *_time(row.end),
+        *_time(row.end), group_of(row.kind),
     )  # fmt: skip
 
 

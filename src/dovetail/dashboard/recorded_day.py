@@ -210,7 +210,7 @@ class RecordedDay:
         state, began_s = self._player.state, time.thread_time()
         self.film.close_part()
         self.shown_ms = at_ms
-        packed = zlib.compress(CHECKPOINT.encode(take(state)), 1)
+        packed = zlib.compress(CHECKPOINT.encode(take(state, marks=True)), 1)
         self._kept.append(_KeptState(at_ms, self._run, replace(segment), state.policy, after, packed))
         extra = [one for one in self._kept if one.after is not None]
         if len(extra) > MOST_KEPT:

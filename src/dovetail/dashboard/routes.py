@@ -30,9 +30,9 @@ HTML = "text/html; charset=utf-8"
 FORMS = ("json", "csv")
 """Those of a page's data."""
 _PAGE_PATHS = ("/", *(f"/{one}" for one in PAGES if one != "fleet"), "/job/{namespace}/{name}", "/node/{name}")
-_DATA_PATHS = ("{page}", "{page}/{name}", "{page}/{part}/{name}")
-_OF_TWO = ("job", *OF_PAST)
-"""The pages whose names have two parts."""
+_DATA_PATHS = ("{page}", "{page}/{name}", "{page}/{part}/{name}", "{page}/{part}/{name}/{kind}")
+_PARTS = {"node": (1,), "job": (2, 3), **dict.fromkeys(OF_PAST, (2,))}
+"""How many parts the names of pages have."""
 
 
 def application(
@@ -77,12 +77,15 @@ def application(
 def topic_at(request: Request, namespace: str) -> Topic | None:
     """The page whose data a request asks for; None if there is none."""
     parameters = request.path_params
-    return topic_of("/".join(parameters[one] for one in ("page", "part", "name") if one in parameters), namespace)
+    steps = ("page", "part", "name", "kind")
+    return topic_of("/".join(parameters[one] for one in steps if one in parameters), namespace)
 
 
 def topic_of(path: str, namespace: str) -> Topic | None:
-    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`, `cost/BY/PERIOD`; None if there is none."""
+    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`, `job/NAMESPACE/NAME/KIND`, `cost/BY/PERIOD`; None
+    if there is none."""
     page, slash, name = path.partition("/")
     known = page in OF_OBJECT or page in OF_PAST if slash else page in PAGES or page in PAST_PAGES
-    whole = (name.count("/") == (page in _OF_TWO) and all(name.split("/"))) if slash else True
+    parts = name.split("/")
+    whole = (len(parts) in _PARTS.get(page, ()) and all(parts)) if slash else True
     return Topic(page, name, namespace) if known and whole and len(name) <= LONGEST_NAME else None

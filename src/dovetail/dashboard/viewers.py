@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.aggregated.question import BadQuestion
-from dovetail.jobs.kinds import kind_named
+from dovetail.jobs.kinds import kind_of
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
@@ -69,16 +69,16 @@ class Viewers:
             raise BadQuestion(401, "a bearer token is needed: that of the user that acts")
         return replace(self._config, source=Files(token=token.strip()))
 
-    async def possible(self, on: str, kind: str, namespace: str, authorization: str) -> tuple[str, ...]:
-        """What the viewer has the rights for: on a `node`, on a `job` of this kind in the namespace, or about idle pods
-        (`waste`) of the namespace ("": all). Raises BadQuestion."""
+    async def possible(self, on: str, kind: tuple[str, str], namespace: str, authorization: str) -> tuple[str, ...]:
+        """What the viewer has the rights for: on a `node`, on a `job` of this API group and kind in the namespace, or
+        about idle pods (`waste`) of the namespace ("": all). Raises BadQuestion."""
         config = self.config(authorization)
         needed: dict[str, tuple[str, Resource]] = {}
         if on == "node":
             needed = {"drain": ("patch", GPU_NODES)}
         elif on == "waste":
             needed = {"notify": ("create", EVENTS)}
-        elif on == "job" and (found := kind_named(kind)) is not None and found.suspend:
+        elif on == "job" and (found := kind_of(*kind)) is not None and found.suspend:
             needed = {"suspend": ("patch", found.resource)}
         try:
             async with Client(config, user_agent="dovetail-dashboard") as client:

@@ -14,7 +14,7 @@ from typing import Self
 
 from dovetail.jobs import changes, holds, logs, suspending, waiting
 from dovetail.jobs.finding import Finder, NamedJob
-from dovetail.jobs.kinds import ANY, Document
+from dovetail.jobs.kinds import ANY, Document, JobKind
 from dovetail.jobs.life import JobLife, life, read_events
 from dovetail.jobs.pods import JobPod
 from dovetail.kube.api.client import Client
@@ -54,6 +54,10 @@ class JobCluster:
     async def find(self, namespace: str, name: str, prefix: str = ANY) -> NamedJob:
         """As `Finder.job`."""
         return await self._finder.job(namespace, name, prefix)
+
+    async def object(self, namespace: str, name: str, kind: JobKind) -> NamedJob:
+        """As `Finder.object`."""
+        return await self._finder.object(namespace, name, kind)
 
     async def again(self, job: NamedJob) -> NamedJob:
         """As `Finder.again`."""

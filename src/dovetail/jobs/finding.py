@@ -141,6 +141,16 @@ class Finder:
             raise self._forbidden
         raise JobUnknown(await self._unknown(namespace, name, prefix))
 
+    async def object(self, namespace: str, name: str, kind: JobKind) -> NamedJob:
+        """The object of just this kind. Raises JobUnknown and ApiError."""
+        self._forbidden = None
+        document = await self._get(kind, namespace, name) if kind in self._kinds else None
+        if document is not None:
+            return await self._of_object(namespace, kind, document)
+        if self._forbidden is not None:
+            raise self._forbidden
+        raise JobUnknown(f"there is no {kind.resource.kind} of {kind.resource.group} {name!r} in namespace {namespace}")
+
     async def again(self, job: NamedJob) -> NamedJob:
         """The job as it is now. Raises JobUnknown if it is gone."""
         if job.kind is None or job.document is None:

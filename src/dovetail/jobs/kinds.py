@@ -145,12 +145,25 @@ def kind_named(name: str) -> JobKind | None:
     return _BY_NAME.get(name) or next((one for one in JOB_KINDS if one.resource.plural == name), None)
 
 
+def group_of(kind: str) -> str:
+    """The API group of the object that a pod was made for, by its kind (`kube.gangs.made_for`), of which each is in one
+    group; "" for pods without an object."""
+    known = _BY_NAME.get(kind.lower())
+    return known.resource.group if known is not None else ""
+
+
+def kind_of(group: str, kind: str) -> JobKind | None:
+    """The kind of this API group and name; None where the table has none: other groups have kinds of the same name,
+    as Volcano has its Job."""
+    return _BY_KIND.get((group, kind))
+
+
 def controller_of(document: Document) -> tuple[JobKind, str] | None:
     """The kind and name of the object's controller; None where it has none, or one of a kind that is no job."""
     for reference in at(document, "metadata.ownerReferences") or ():
         if isinstance(reference, dict) and reference.get("controller"):
             group = str(reference.get("apiVersion", "")).rpartition("/")[0]
-            kind = _BY_KIND.get((group, str(reference.get("kind", ""))))
+            kind = kind_of(group, str(reference.get("kind", "")))
             return (kind, str(reference.get("name", ""))) if kind is not None else None
     return None
 

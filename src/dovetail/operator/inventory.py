@@ -25,6 +25,7 @@ from dovetail.kube.api.reflector import (
     log_bad_object,
     log_drift,
     log_error,
+    version_number,
 )
 from dovetail.kube.api.resources import Resource
 from dovetail.operator import metrics
@@ -76,7 +77,9 @@ class OwnedObjects:
         meta = change.object.metadata
         ref = ObjectRef(resource, meta.namespace, meta.name)
         noted = self._noted.get(ref)
-        older = noted is not None and _order(meta.resource_version) < _order(noted.metadata.resource_version)
+        older = noted is not None and version_number(meta.resource_version) < version_number(
+            noted.metadata.resource_version
+        )
         if ref in self._noted and not older:
             del self._noted[ref]
 
@@ -113,7 +116,7 @@ class OwnedObjects:
         known = self.reflectors[ref.resource].known.get((ref.namespace, ref.name))
         if live is None and known is None:
             self._noted.pop(ref, None)
-        elif live is None or known is None or _order(known.metadata.resource_version) < _order(
+        elif live is None or known is None or version_number(known.metadata.resource_version) < version_number(
             live.metadata.resource_version
         ):  # fmt: skip
             self._noted[ref] = live
@@ -128,7 +131,3 @@ class OwnedObjects:
                 live = self.get(ref)
                 if live is not None and live.owned_by(uid):
                     yield ref, live
-
-
-def _order(resource_version: str) -> int:
-    return int(resource_version) if resource_version.isdecimal() else 0

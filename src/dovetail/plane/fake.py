@@ -261,7 +261,7 @@ class FakeBroker:
 
     def restart(self) -> None:
         """A new process of the broker goes on from a checkpoint."""
-        self._state = restore(self._state.policy, take(self._state))
+        self._state = restore(self._state.policy, take(self._state, marks=True))
         self.cut()
         self.submit()
 

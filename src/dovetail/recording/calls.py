@@ -92,7 +92,7 @@ class CoreCalls:
         if not due:
             return state
         try:
-            checkpoint = take(state)
+            checkpoint = take(state, marks=True)
             restored = restore(state.policy, checkpoint)
         except Exception as error:
             for one in due:

@@ -79,7 +79,7 @@ class StreamedCopy:
             self.state = restore(beginning.policy, beginning.checkpoint)
             self.begun = True
         elif kind == _RENEWED:
-            self.state = restore(self.state.policy, take(self.state))
+            self.state = restore(self.state.policy, take(self.state, marks=True))
         elif kind == _CALLED:
             self._repeat(_CALL.decode(payload))
         elif kind != REPORTED:

@@ -28,13 +28,13 @@ from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.lease import Elector, LeaseLock
-from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.objects.base import time_text
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import PREFIX, TURN, WAKE_WANTED
 from dovetail.sleeping import metrics
 from dovetail.sleeping.calls import EngineClient, EngineRefuses
+from dovetail.sleeping.followed_pods import FollowedPods
 from dovetail.sleeping.instances import Sleeper, TurnRecord, TurnStep, Unusable, sleepers_of
 
 LEASE_NAME = "dovetail-turns"
@@ -77,7 +77,7 @@ class NoInstance(Exception):
 async def read_turns(config: ClusterConfig, options: TurnOptions) -> tuple[InstanceTurn, ...]:
     """What the instances of the namespace do now. Changes nothing. Raises KubeError."""
     async with Client(config, user_agent=_AGENT) as client:
-        giver = TurnGiver(client, options, lambda: False)
+        giver = TurnGiver(client, FollowedPods(client, options.namespace), options, lambda: False)
         await giver.once()
         return giver.shown
 
@@ -107,12 +107,18 @@ async def run(config: ClusterConfig, options: TurnOptions) -> None:
         if options.listen:
             await stack.enter_async_context(probe_server.opened(options.listen, probe_server.plain_answers()))
         client = await stack.enter_async_context(Client(config, user_agent=_AGENT))
+        pods = FollowedPods(client, options.namespace)
+
+        def leads() -> None:
+            pods.refresh()
+            metrics.LEADS.set(1)
+
         elector = Elector(
             client, LeaseLock(options.namespace, LEASE_NAME), _AGENT,
-            on_started_leading=lambda: metrics.LEADS.set(1), on_stopped_leading=lambda: metrics.LEADS.set(0),
+            on_started_leading=leads, on_stopped_leading=lambda: metrics.LEADS.set(0),
         )  # fmt: skip
-        giver = TurnGiver(client, options, lambda: elector.is_leader)
-        election = asyncio.create_task(elector.run())
+        giver = TurnGiver(client, pods, options, lambda: elector.is_leader)
+        tasks = [asyncio.create_task(elector.run()), asyncio.create_task(pods.run())]
         try:
             while True:
                 if elector.is_leader:
@@ -120,8 +126,9 @@ async def run(config: ClusterConfig, options: TurnOptions) -> None:
                 await asyncio.sleep(options.every_s)
         finally:
             await giver.stop()
-            election.cancel()
-            await asyncio.gather(election, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await elector.release()
 
 
@@ -130,11 +137,12 @@ class TurnGiver:
     goes back."""
 
     def __init__(
-        self, client: Client, options: TurnOptions, leads: Callable[[], bool],
+        self, client: Client, pods: FollowedPods, options: TurnOptions, leads: Callable[[], bool],
         clock_ms: Callable[[], int] = lambda: round(time.time() * 1000),
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._client = client
+        self._pods = pods
         self._engines = EngineClient(client, options.namespace)
         self._options = options
         self._leads = leads
@@ -151,10 +159,9 @@ class TurnGiver:
 
     async def once(self) -> None:
         """One pass. Raises KubeError when the pods cannot be read."""
-        # What ends from here on was not ended in what is listed.
+        # What ends from here on was not ended in what is read.
         self._switching = {uid: task for uid, task in self._switching.items() if not task.done()}
-        listing = await list_all(self._client, PODS.inside(self._options.namespace), Pod)
-        found, unusable = sleepers_of(listing.objects.values())
+        found, unusable = sleepers_of(await self._pods.read())
         self._forget({one.uid for one in found})
         states = dict(zip([one.uid for one in found], await asyncio.gather(*map(self._state, found)), strict=True))
         now_ms = self._clock_ms()
@@ -297,7 +304,7 @@ class TurnGiver:
 
     async def _annotate(self, one: Sleeper, values: Mapping[str, str | None]) -> None:
         self._check_lead()
-        await _annotate(self._client, self._options.namespace, one.name, values, one.uid)
+        self._pods.note(await _annotate(self._client, self._options.namespace, one.name, values, one.uid))
 
     def _check_lead(self) -> None:
         if not self._leads():
@@ -346,8 +353,8 @@ async def _found(client: Client, namespace: str, name: str) -> Sleeper:
     return found[0]
 
 
-async def _annotate(client: Client, namespace: str, name: str, values: Mapping[str, str | None], uid: str = "") -> None:
+async def _annotate(client: Client, namespace: str, name: str, values: Mapping[str, str | None], uid: str = "") -> Pod:
     # With its uid the write is refused for another pod of the name.
     metadata = {"annotations": dict(values)} | ({"uid": uid} if uid else {})
     path = PODS.path(namespace, name)
-    await client.request("PATCH", path, {"metadata": metadata}, content_type=MERGE_PATCH)
+    return await client.request("PATCH", path, {"metadata": metadata}, decode=Pod, content_type=MERGE_PATCH)

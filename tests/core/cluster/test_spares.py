@@ -274,7 +274,7 @@ def expected_spares(state: State, one: SpareRule) -> set[str]:
     return marked
 
 
-class _Fleet:
+class Fleet:
     """Two racks of two cliques whose nodes break and return while jobs come and go; victims end at the next step."""
 
     def __init__(self, seed: int, policy: Policy) -> None:
@@ -369,7 +369,7 @@ def test_over_time_spares_are_those_of_the_rule_and_only_gangs_of_their_domain_u
     """And a refusal that is remembered is what a new search finds; a restart changes nothing."""
     used = 0
     for seed in seeds(12):
-        fleet, plain = _Fleet(seed, FOR_DRIVEN), _Fleet(seed, replace(FOR_DRIVEN, remember_refusals=False))
+        fleet, plain = Fleet(seed, FOR_DRIVEN), Fleet(seed, replace(FOR_DRIVEN, remember_refusals=False))
         for _ in range(30):
             decided = [[one for one in each.step() if isinstance(one, Bind | Evict)] for each in (fleet, plain)]
             assert decided[0] == decided[1], seed
@@ -384,7 +384,7 @@ def test_over_time_spares_are_those_of_the_rule_and_only_gangs_of_their_domain_u
 def test_where_nothing_happens_nothing_changes() -> None:
     """Once the victims are gone and all that can start has started, nothing is marked, placed or evicted any more."""
     for seed in seeds(12):
-        fleet, quiet = _Fleet(seed, FOR_DRIVEN), 0
+        fleet, quiet = Fleet(seed, FOR_DRIVEN), 0
         for _ in range(15):
             fleet.step()
         driven, nodes = fleet.driven, fleet.driven.state.cluster.nodes

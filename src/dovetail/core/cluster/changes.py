@@ -67,6 +67,11 @@ class Changes:
         """Take back what was announced since `count`."""
         del self._announced[count - self._taken :]
 
+    @property
+    def announced(self) -> tuple[ClusterChange, ...]:
+        """The changes since `take`."""
+        return tuple(self._announced)
+
     def take(self) -> Counter[ClusterChange]:
         """How many of each kind there were since the last call."""
         taken = Counter(self._announced)

@@ -8,7 +8,7 @@ Pods may be placed on a node that is not known yet, or has less than they hold: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -108,6 +108,20 @@ class Nodes:
             self.slots[name] = slot
             self.names[slot] = name
         return slot
+
+    @property
+    def vacant(self) -> tuple[int, ...]:
+        """The slots that new nodes get, the last one first."""
+        return tuple(self._vacant)
+
+    def number(self, names: Sequence[str], vacant: Sequence[int]) -> None:
+        """Give the nodes of these names the slots in this order; "" for a slot that is vacant. There are none yet."""
+        for slot, name in enumerate(names):
+            self._append()
+            self.names[slot] = name
+            if name:
+                self.slots[name] = slot
+        self._vacant = list(vacant)
 
     def _append(self) -> int:
         slot = len(self.records)

@@ -161,6 +161,11 @@ class Spares:
             found = self._opened[top] = slots
         return found
 
+    def known(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """The slots that were spares when last chosen; and those open to gangs of their domains, with their rules."""
+        opened = {(key[0], slot) for key, domain in self._domains.items() for slot in domain.opened}
+        return tuple(self._nodes.spare.nonzero()[0].tolist()), tuple(sorted(opened))
+
     def settle(self, promised: frozenset[int]) -> bool:
         """Take the changes of nodes and placements, and what is promised now. Returns whether a node may be used that
         was a spare."""

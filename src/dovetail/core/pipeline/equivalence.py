@@ -72,6 +72,11 @@ class EquivalenceCache:
         self._version = 0
         """Grows when what was found by signature counts no more."""
 
+    @property
+    def noted(self) -> bool:
+        """Whether signatures of workloads are known."""
+        return bool(self._workloads)
+
     def clear(self) -> None:
         """Room was freed."""
         self.recheck()

@@ -23,6 +23,17 @@ _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reas
 there is no room has several, of which now one is true and now another."""
 
 
+class QueuePlace(Struct, frozen=True):
+    """The place of a waiting workload: its rank, its queue and user, and whether it is `parked`, or `aside` where no
+    change of the cluster wakes it."""
+
+    workload: str
+    rank: tuple[int, ...]
+    queue: str
+    user: str
+    state: str
+
+
 class _Report(Struct):
     """The refusal that was reported of a workload, when, and for which pods."""
 
@@ -168,6 +179,30 @@ class SchedulingQueue:
             heap += ranks
             heapq.heapify(heap)
             self._next(queue_user)
+
+    def places(self) -> tuple[QueuePlace, ...]:
+        """The places of all waiting workloads, in the order of their arrivals."""
+        found = {}
+        for state, ranks in (("", self._ranks), ("parked", self._parked), ("aside", self._aside)):
+            for workload, rank in ranks.items():
+                found[rank[-1]] = QueuePlace(workload, rank[:-1], *self._queue_users[workload], state)
+        return tuple([found[arrival] for arrival in sorted(found)])
+
+    def restore(self, places: Iterable[QueuePlace]) -> None:
+        """Have the waiting workloads in these places. What was reported of them stays."""
+        for workload in self.workloads():
+            self._leave(workload)
+        for known in (self._parked, self._aside, self._arrivals, self._arrived, self._queue_users):
+            known.clear()
+        for one in places:
+            self._count += 1
+            rank = *one.rank, self._count
+            self._arrivals[one.workload], self._arrived[self._count] = self._count, one.workload
+            queue_user = self._queue_users[one.workload] = one.queue, one.user
+            if one.state:
+                (self._parked if one.state == "parked" else self._aside)[one.workload] = rank
+            else:
+                self._enter(one.workload, rank, queue_user)
 
     def report(self, workload: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
         """The refusal is reported of these pods of the workload, in place of the last one."""

@@ -66,6 +66,13 @@ def signature_of(
     None where it has none, or where room is held or kept for it: then others are refused for that, and it is not."""
     if wanted is None or workload in state.reservations.by_workload or state.headrooms.of(kinds[0]) is not None:
         return None
+    return sought_as(state, workload, queue, group, wanted, kinds)
+
+
+def sought_as(
+    state: State, workload: str, queue: str, group: Group, wanted: Hashable, kinds: Sequence[Pod]
+) -> Signature:  # fmt: skip
+    """The same for a workload that has one, also if it got room since."""
     preempts = all(pod.work.preempts for pod in kinds)
     work = next(iter(fewest(group)), group.pods[0]).work if state.policy.moves_per_hour else None
     return Signature(wanted, queue, state.precedence(workload), fixed(state, group.pods), preempts, work)

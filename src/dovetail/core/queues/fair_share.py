@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from msgspec import Struct
+
 from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.division import Claimant, divide
@@ -22,11 +24,25 @@ from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.rates import ChargeRates
 from dovetail.core.queues.totals import QueueTotals, add
 from dovetail.core.queues.tree import Tree
-from dovetail.core.queues.types import DIVIDED
+from dovetail.core.queues.types import DIVIDED, Amounts
 
 _AGAIN_MS = 60_000
 _EXACT = dict.fromkeys(DIVIDED, 1)
 _MILLION = 1_000_000
+
+
+_Parts = tuple[tuple[str, Amounts], ...] | None
+
+
+class FairShareDivision(Struct, frozen=True):
+    """What is due to each queue, in whole GPUs, exactly, and without history (None: not worked out); when it was
+    divided, and what queues hold or request more or less since."""
+
+    due: _Parts
+    exact: _Parts
+    lasting: _Parts
+    divided_ms: int
+    moved: tuple[tuple[str, str, int], ...]
 
 
 class FairShare:
@@ -98,6 +114,24 @@ class FairShare:
         if exact is not None:
             self._exact = self._divide(_EXACT, self._history_milli)
         return before != self._due or exact != self._exact
+
+    def division(self) -> FairShareDivision:
+        """The last division, and what has moved since."""
+        self._pending.enter()
+        moved = tuple([(*key, amount) for key, amount in self._totals.moved.items()])
+        return FairShareDivision(
+            _listed(self._due), _listed(self._exact), _listed(self._lasting), self._divided_ms, moved
+        )
+
+    def restore(self, last: FairShareDivision) -> None:
+        """Go on from it."""
+        self._pending.enter()
+        self._due, self._exact, self._lasting = (
+            None if one is None else {queue: dict(amounts) for queue, amounts in one}
+            for one in (last.due, last.exact, last.lasting)
+        )
+        self._divided_ms = last.divided_ms
+        self._totals.moved = {(queue, resource): amount for queue, resource, amount in last.moved}
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
@@ -176,3 +210,9 @@ class FairShare:
             name, dict(queue.guarantee).get(resource, 0), dict(queue.limit).get(resource), queue.weight, request,
             usage_ppm, queue.priority, queue.created_ms,
         )  # fmt: skip
+
+
+def _listed(parts: Mapping[str, Mapping[str, int]] | None) -> _Parts:
+    if parts is None:
+        return None
+    return tuple([(queue, tuple(amounts.items())) for queue, amounts in parts.items()])

@@ -16,10 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
+from msgspec import Struct
+
 from dovetail.core.bargaining.requests import Requests
 from dovetail.core.model import Pod
 from dovetail.core.queues.accounts import QueueUser
 from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.types import Amounts
 from dovetail.core.workloads.index import WorkloadIndex
 
 NOWHERE: QueueUser = ("", "")
@@ -29,6 +32,34 @@ _STALE = 64
 _Next = tuple[QueueUser, Mapping[str, int], int, bool]
 """The queue and user that come next with what the fewest pods of their first workload want, for how many ms that counts
 as used already, and whether it is a scavenger's."""
+
+
+class _Best(Struct, frozen=True):
+    """A `_Next` as values."""
+
+    queue: str
+    user: str
+    wanted: Amounts
+    advance_ms: int
+    scavenges: bool
+
+    @classmethod
+    def of(cls, one: _Next) -> _Best:
+        return cls(*one[0], tuple(one[1].items()), *one[2:])
+
+    @property
+    def next(self) -> _Next:
+        return (self.queue, self.user), dict(self.wanted), self.advance_ms, self.scavenges
+
+
+class OrderMarks(Struct, frozen=True):
+    """How queues and users were compared since that was last renewed. `follows`: by the shares that they have now."""
+
+    best: tuple[tuple[str, _Best | None], ...] = ()
+    keys: tuple[tuple[str, _Best, tuple[int, int, int, int]], ...] = ()
+    ratios: tuple[tuple[str, str, int], ...] = ()
+    turns: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = ()
+    follows: bool = False
 
 
 class QueueOrder:
@@ -43,6 +74,22 @@ class QueueOrder:
         self._ratios: dict[QueueUser, int] = {}
         self._turns: dict[str, list[tuple[int, str]]] = {}
         """By queue a heap of its waiting users, as usage and user. Outdated entries stay until they come up."""
+
+    def marks(self) -> OrderMarks:
+        """What was compared since queues were last compared again."""
+        best = tuple([(queue, _Best.of(one) if one is not None else None) for queue, one in self._best.items()])
+        keys = tuple([(queue, _Best.of(one), key) for queue, (one, key) in self._keys.items()])
+        turns = tuple([(queue, tuple(turns)) for queue, turns in self._turns.items()])
+        follows = bool(self._keys) and self._dues_version == self._shares.fair_share.version
+        return OrderMarks(best, keys, tuple([(*one, ratio) for one, ratio in self._ratios.items()]), turns, follows)
+
+    def restore(self, marks: OrderMarks) -> None:
+        """Go on from it."""
+        self._best = {queue: one.next if one is not None else None for queue, one in marks.best}
+        self._keys = {queue: (one.next, key) for queue, one, key in marks.keys}
+        self._ratios = {(queue, user): ratio for queue, user, ratio in marks.ratios}
+        self._turns = {queue: list(turns) for queue, turns in marks.turns}
+        self._dues_version = self._shares.fair_share.version if marks.follows else -1
 
     @contextmanager
     def read_only(self) -> Iterator[QueueOrder]:

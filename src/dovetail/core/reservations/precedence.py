@@ -107,6 +107,18 @@ class ReservationPrecedence:
             suitable |= self._score_cache.of(shape).suitable
         return suitable
 
+    @property
+    def barred(self) -> NDArray[np.bool_] | None:
+        """By slot, where later workloads may hold no reservation; None for nowhere."""
+        return self._barred
+
+    def restore(self, barred: Sequence[int] | None) -> None:
+        """Have these slots barred."""
+        self._barred = None
+        if barred is not None:
+            self._barred = np.zeros(self._cluster.nodes.size, dtype=np.bool_)
+            self._barred[list(barred)] = True
+
     def clear(self) -> None:
         """All waiting workloads are tried again, in their order."""
         self._barred = None

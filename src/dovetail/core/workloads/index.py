@@ -106,7 +106,7 @@ class WorkloadIndex:
         old = self.gangs.get(gang.id)
         if old == gang:
             return False
-        if old is not None and old.parent:
+        if old is not None and old.parent and old.parent != gang.parent:
             self._children[old.parent].pop(gang.id, None)
         self.gangs[gang.id] = gang
         if gang.parent:

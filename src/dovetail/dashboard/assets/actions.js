@@ -92,11 +92,11 @@ export function NodeActions({ node, maintained }) {
     : html`<${Button} name="Drain">${(close) => html`<${Drain} node=${node} close=${close} />`}<//>`}</div>`;
 }
 
-export function JobActions({ job, kind }) {
+export function JobActions({ job, group, kind }) {
   const [namespace, name] = job.split("/");
-  const may = usePossible(kind ? { on: "job", of: namespace, kind } : null);
+  const may = usePossible(group ? { on: "job", of: namespace, group, kind } : null);
   if (!may.includes("suspend")) return null;
-  return html`<div class="actions"><${Button} name="Suspend">${(close) => html`<${ActionDialog} title=${`Suspend ${job}`} action=${{ type: "suspend", namespace, job: name, kind }} close=${close} />`}<//></div>`;
+  return html`<div class="actions"><${Button} name="Suspend">${(close) => html`<${ActionDialog} title=${`Suspend ${job}`} action=${{ type: "suspend", namespace, job: name, group, kind }} close=${close} />`}<//></div>`;
 }
 
 // Whether owners of idle jobs can be notified, and the button of one job.

@@ -43,7 +43,7 @@ function placeOf(path) {
   }
   const listed = PAGES.find(([one]) => one === path);
   if (listed) return { page: path.slice(1) || "fleet", title: listed[1], data: DATA[path]?.() ?? (path.slice(1) || "fleet"), past: PAST.has(path) };
-  if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: names.join("/") };
+  if (names[0] === "job" && names.length === 3) return { page: "job", title: names.slice(1).join("/"), data: [...names, parameter("kind")].filter(Boolean).join("/") };
   if (names[0] === "decision" && names.length === 2) return { page: "decision", title: `Decision ${names[1]}`, data: names.join("/") };
   if (names[0] === "node" && names.length === 2) return { page: "node", title: names[1], data: names.join("/") };
   return null;

@@ -15,7 +15,8 @@ export function link(path, query = {}) {
   return text ? `${path}?${text}` : path;
 }
 
-export const jobLink = (name) => link(`/job/${name.split("/").map(encodeURIComponent).join("/")}`);
+// Jobs of several kinds can have one name.
+export const jobLink = (name, kind) => link(`/job/${name.split("/").map(encodeURIComponent).join("/")}`, kind ? { kind } : {});
 export const nodeLink = (name) => link(`/node/${encodeURIComponent(name)}`);
 
 export function go(href) {

@@ -153,11 +153,11 @@ class Reflector(Generic[T]):
         async with self._auditing:
             self._deleted = set()
             listing = await self._list(Identified)
-            as_of = _order(listing.resource_version)
+            as_of = version_number(listing.resource_version)
             # Where no bookmark comes there was no event either, so what is not known after the wait was missed.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._times.heartbeat_s):
-                    while _order(self.resource_version) < as_of:
+                    while version_number(self.resource_version) < as_of:
                         self._advanced.clear()
                         await self._advanced.wait()
             drift = self._drift(listing.objects, as_of)
@@ -172,7 +172,7 @@ class Reflector(Generic[T]):
             return (mine.uid, mine.resource_version) == (theirs.uid, theirs.resource_version) or is_newer(key)
 
         def is_newer(key: Key) -> bool:
-            return _order(self.known[key].metadata.resource_version) > as_of
+            return version_number(self.known[key].metadata.resource_version) > as_of
 
         known = self.known.keys() - self.unreadable
         return Drift(
@@ -341,5 +341,6 @@ def _key(object: Keyed) -> Key:
     return object.metadata.namespace, object.metadata.name
 
 
-def _order(resource_version: str) -> int:
+def version_number(resource_version: str) -> int:
+    """The place of a resource version in the order of its collection; 0 where it has none."""
     return int(resource_version) if resource_version.isdecimal() else 0

@@ -13,7 +13,7 @@ export function Nodes({ names }) {
 }
 
 const COLUMNS = [
-  { key: "job", title: "Job", value: (one) => one.job, cell: (one) => html`<a href=${jobLink(one.job)}><${Name}>${one.job}<//></a>` },
+  { key: "job", title: "Job", value: (one) => one.job, cell: (one) => html`<a href=${jobLink(one.job, one.kind)}><${Name}>${one.job}<//></a>` },
   { key: "state", title: "State", value: (one) => one.state, cell: (one) => html`<${State} name=${one.state} />` },
   { key: "queue", title: "Queue", value: (one) => one.queue, cell: (one) => html`<${Name}>${one.queue}<//>` },
   { key: "user", title: "User", value: (one) => one.user, cell: (one) => html`<${Name}>${one.user}<//>` },
