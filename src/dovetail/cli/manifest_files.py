@@ -38,8 +38,8 @@ class File(Struct, frozen=True):
 def names(paths: Iterable[str], ignored: Ignored | None = None) -> list[str]:
     """The names of the files, each once. Raises ClickException for a folder without manifests."""
     try:
-        found = dict.fromkeys(str(file) for path in paths for file in files_named(path, ignored))
-        return [file for file in found if file == STDIN or ignored is None or not ignored.excludes(Path(file))]
+        found = dict.fromkeys(file for path in paths for file in files_named(path, ignored))
+        return [file for file in found if file == STDIN or ignored is None or not ignored.excludes(file)]
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
 

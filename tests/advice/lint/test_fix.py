@@ -314,3 +314,10 @@ def test_the_text_of_a_finding_is_what_its_fix_does() -> None:
     (found,) = lint([document("x", text, 1)], FACTS, [BY_ID["G02"]])
     assert "write 1 for both" in found.message
     assert fixed(document("x", text, 1), FACTS, [BY_ID["G02"]]).text == text.replace("gpu: 2", "gpu: 1")
+
+
+def test_a_finding_whose_edits_have_no_place_has_no_patch() -> None:
+    pod = "apiVersion: v1\nkind: Pod\nspec:\n  volumes: true\n  containers:\n  - name: a\n    image: torch:1\n"
+    text = pod + "    volumeMounts: 3\n    resources: {limits: {nvidia.com/gpu: 2}}\n"
+    (found,) = lint([document("x", text, 1)], FACTS, [BY_ID["G20"]])
+    assert (len(found.edits), found.fixable, found.patch) == (2, False, ())

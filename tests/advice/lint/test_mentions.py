@@ -46,3 +46,12 @@ def test_a_word_in_escapes_is_found() -> None:
     text = json.dumps({"apiVersion": "v1"} | pod)
     escaped = text.replace("/", "\\/").replace("requests", "\\u0072equests")
     assert {one.rule for one in found(escaped)} == {one.rule for one in found(text)} >= {"G01"}
+
+
+def test_a_word_is_found_wherever_it_is_in_a_piece_of_any_length() -> None:
+    assert not any(set(word) & set(" \t\n") for words in mentions.MENTIONS.values() for word in words)
+    for rule, words in mentions.MENTIONS.items():
+        for word in words:
+            for around in ("{0}", "a {0}\n", "{{a:{0},b}}", "a" * 100 + "{0}", "{0}" + "\xa0", "- '{0}'\r\n"):
+                assert BY_ID[rule] in mentions.applicable(RULES, around.format(word)), (rule, word, around)
+    assert BY_ID["G21"] not in mentions.applicable(RULES, "NCCL _DEBUG")

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.advice.lint.edits import Edit, edited, json_patch
-from dovetail.advice.lint.rewrite import NotRewritten, rewritten
+from dovetail.advice.lint.rewrite import NotRewritten, _swapped, rewritten
+from dovetail.advice.lint.tree import tree
 from dovetail.kube.yaml_text import Loader
 from tests.advice.lint.layouts import LAYOUTS, comments, leaves, paths, written
 
@@ -178,3 +179,49 @@ def test_a_merged_field_is_overridden_where_it_is_merged() -> None:
     assert rewritten(text, (Edit("put", ("y", "a"), 2),)) in (
         "x: &x {a: 1}\ny:\n  <<: *x\n  b: 1\n  a: 2\n", "x: &x {a: 1}\ny:\n  <<: *x\n  a: 2\n  b: 1\n"
     )  # fmt: skip
+
+
+WORDS = ("4", "0", "16", "true", "a1", "null", "1e3", "0x1F", "007", "9" * 30)
+ODD = (
+    "a: &n 1\nb: *n\n",
+    "base: &b {gpu: 1}\nuse: {<<: *b, gpu: 1}\n",
+    "1: 2\n'1': 2\n",
+    "a: {1: {n: 2}, '1': {n: 2}}\n",
+    "on: 1\n",
+    "n: 1\nn: 1\n",
+    "a: !!str 1\n",
+    "a: !x 1\n",
+    "%YAML 1.1\n---\na: 1\n",
+    "a: |\n  1\nb: >\n  1\n",
+    "a: 1 # *\nb: ['1', \"1\", 1]\n",
+    "a: [1,2]\nb: {c: 1,d: '2'}\n",
+    '{"a":1,"b":"1"}',
+    "? a\n: 1\n",
+    "1\n",
+    "a: 1\n...\n",
+)
+
+
+def outcome(text: str, edits: tuple[Edit, ...]) -> str:
+    try:
+        return rewritten(text, edits)
+    except NotRewritten:
+        return "refused"
+
+
+def test_a_word_in_place_of_another_is_what_the_proof_would_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice, cases = random.Random(3), []
+    texts = [(text, yaml.load(text, Loader)) for text in ODD]
+    for at in range(60):
+        document = {key: {"list": [dice.choice(WORDS), 7, {"1": 2}], "on": dice.choice((1, "1", "x"))} for key in "ab"}
+        texts.append((written(document, LAYOUTS[at % len(LAYOUTS)], dice), document))
+    for text, document in texts:
+        for path, _ in paths(document):
+            steps = (*map(str, path[:1]), *path[1:])
+            new = dice.choice((dice.randrange(99), dice.choice(WORDS), 10**18, -1, True))
+            cases.append((text, (Edit("put", steps, new), Edit("put", (*steps, "x"), 1))[: dice.choice((1, 1, 2))]))
+    quick = [outcome(text, edits) for text, edits in cases]
+    swapped = [one for text, (edit, *_) in cases if (one := _swapped(text, tree(text), edit, yaml.load(text, Loader)))]
+    assert len(cases) > 500 and len(swapped) > 80
+    monkeypatch.setattr("dovetail.advice.lint.rewrite._swapped", lambda *_: None)
+    assert quick == [outcome(text, edits) for text, edits in cases]

@@ -111,6 +111,17 @@ def test_the_garbage_collector_comes_back_after_the_last_of_several_pauses() -> 
         gc.enable()
 
 
+def test_what_is_kept_is_left_out_before_the_collector_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    with gc_paused():
+        pass
+    assert not frozen
+    with gc_paused(kept=True):
+        pass
+    assert frozen == [False]
+
+
 AGGREGATED = {
     "/api": {"items": [{"metadata": {}, "versions": [{"version": "v1", "resources": [{"resource": "pods"}]}]}]},
     "/apis": {

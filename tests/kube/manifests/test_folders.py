@@ -37,7 +37,7 @@ def put(folder: Path, *names: str) -> None:
 
 
 def names(folder: Path, ignored: Ignored | None = None) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in files_in(folder, ignored)]
+    return [Path(path).relative_to(folder).as_posix() for path in files_in(folder, ignored)]
 
 
 def test_takes_manifests_in_order_and_never_those_of_git_and_node_modules(tmp_path: Path) -> None:
@@ -45,6 +45,18 @@ def test_takes_manifests_in_order_and_never_those_of_git_and_node_modules(tmp_pa
         tmp_path, "b.yaml", "a/c.json.gz", "a/b.yml", "d.txt", ".git/e.yaml", "a/node_modules/f/g.json", ".github/h.yml"
     )
     assert names(tmp_path) == [".github/h.yml", "a/b.yml", "a/c.json.gz", "b.yaml"]
+
+
+def test_their_order_is_that_of_their_paths_and_their_names_begin_as_the_folder_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "a/z.yaml", "a-b/c.yaml", "a.yaml", "a/b/c.yml", "B.json", "a/b.yaml", "ab/0.yaml")
+    paths = sorted(tmp_path.rglob("*.*"))
+    assert list(files_in(tmp_path)) == [str(path) for path in paths]
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "a", "a/..", "./a/"):
+        found = list(files_in(Path(folder)))
+        assert found == [str(path) for path in sorted(Path(folder).rglob("*.*"))], folder
 
 
 def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
@@ -66,7 +78,7 @@ def test_what_is_excluded_is_relative_to_a_folder(tmp_path: Path) -> None:
     ignored = Ignored(excluded=((tmp_path, ("/charts/a",)), (tmp_path / "charts", ("/c.yaml",))))
     assert names(tmp_path, ignored) == ["c.yaml", "charts/b.yaml"]
     assert names(tmp_path / "charts", ignored) == ["b.yaml"]
-    assert ignored.excludes(tmp_path / "charts/a/x.yaml") and not ignored.excludes(tmp_path / "charts/b.yaml")
+    assert ignored.excludes(f"{tmp_path}/charts/a/x.yaml") and not ignored.excludes(f"{tmp_path}/charts/b.yaml")
 
 
 @pytest.mark.slow

@@ -57,6 +57,8 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
         elif edit.op == "append":
             if isinstance(parent, dict) and parent.get(last) is None:
                 parent[last] = []
+            if not isinstance(parent[last], list):
+                raise TypeError(f"{last} is no list")
             parent[last].append(_copied(edit.value))
         else:
             entries = [(edit.value if key == last else key, inner) for key, inner in parent.items()]

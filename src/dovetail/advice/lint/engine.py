@@ -46,8 +46,11 @@ class LintFinding(Struct, frozen=True, dict=True):
 
     @cached_property
     def patch(self) -> tuple[dict[str, Any], ...]:
-        """The edits of the document as a JSON patch (RFC 6902)."""
-        return tuple(json_patch(self.document.value, self.edits)) if self.document is not None else ()
+        """The edits of the document as a JSON patch (RFC 6902); none where something else stands in their place."""
+        try:
+            return tuple(json_patch(self.document.value, self.edits)) if self.document is not None else ()
+        except (LookupError, TypeError):
+            return ()
 
     @cached_property
     def fixable(self) -> bool:

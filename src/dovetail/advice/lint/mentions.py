@@ -62,22 +62,36 @@ MENTIONS: dict[str, tuple[str, ...]] = {
 }
 """By rule; one of its words is enough."""
 _WORDS = tuple(dict.fromkeys(word for words in MENTIONS.values() for word in words))
-_PARTS = ("dovetail", "host", "topology", "min", "Probe", "otebook", "mig", "")
-_WITH = tuple(
-    (part, tuple(word for word in _WORDS if next(one for one in _PARTS if one in word) == part)) for part in _PARTS
-)
-"""The words with each part: without the part a text has none of them."""
+_LONGEST = 64
+"""Characters of a piece of text whose words are remembered."""
 
 
 def applicable(rules: Iterable[Rule], text: str) -> list[Rule]:
     """The rules that may find something in a document of this text; all of them where it is unknown."""
     if not text or ("\\" in text and '"' in text):
         return list(rules)
-    useless = _useless(tuple([word for part, words in _WITH if part in text for word in words if word in text]))
+    useless = _useless(_words_in(text))
     return [rule for rule in rules if rule.id not in useless]
 
 
+def _words_in(text: str) -> frozenset[str]:
+    """The words of rules in a text, by its pieces between blanks, which no word has: documents share most of them."""
+    found: set[str] = set()
+    for piece in set(text.split()):
+        words = _remembered(piece) if len(piece) <= _LONGEST else _words_of(piece)
+        if words:
+            found.update(words)
+    return frozenset(found)
+
+
+def _words_of(piece: str) -> tuple[str, ...]:
+    return tuple(word for word in _WORDS if word in piece)
+
+
+_remembered = lru_cache(maxsize=8192)(_words_of)
+
+
 @lru_cache(maxsize=1024)
-def _useless(words: tuple[str, ...]) -> frozenset[str]:
+def _useless(words: frozenset[str]) -> frozenset[str]:
     """The rules that find nothing in a document with these of their words."""
-    return frozenset(rule for rule, enough in MENTIONS.items() if not set(enough).intersection(words))
+    return frozenset(rule for rule, enough in MENTIONS.items() if words.isdisjoint(enough))

@@ -27,14 +27,19 @@ FRAMEWORK = (
 )
 """A pattern, in the common part of Python's and RE2's syntax."""
 _FRAMEWORK = re.compile(FRAMEWORK)
+_DOMAIN = "nvidia.com/"
 _MANY = 2**31
 """A number below is one of devices as it stands: quantities are exact fractions, which take much longer."""
 
 
-@remembered(64)
 def is_gpu(resource: str) -> bool:
     """Whether this is a resource of NVIDIA's device plugin: whole, MIG or shared GPUs."""
-    return resource in (GPU, SHARED_GPU) or names.read(resource) is not None
+    return resource == GPU or (resource.startswith(_DOMAIN) and _is_other_gpu(resource))
+
+
+@remembered(64)
+def _is_other_gpu(resource: str) -> bool:
+    return resource == SHARED_GPU or names.read(resource) is not None
 
 
 def amount(field: Field) -> Fraction | None:
@@ -84,9 +89,19 @@ class ContainerField(Field, frozen=True, dict=True):
         return tuple(_gpus(self))
 
     @cached_property
+    def gpu_amounts(self) -> tuple[tuple[str, str, Field], ...]:
+        """As `gpu_amounts_of`."""
+        return _gpu_amounts(self)
+
+    @cached_property
     def words(self) -> str:
         """As `words_of`."""
         return _words(self)
+
+    @cached_property
+    def mounts(self) -> tuple[tuple[str, Field], ...]:
+        """As `mounts_of`."""
+        return tuple(_mounts(self))
 
 
 class WholeField(Field, frozen=True, dict=True):
@@ -148,6 +163,19 @@ class Template(Struct, frozen=True, dict=True):
         return self.spec.at("affinity")
 
     @cached_property
+    def selector(self) -> Field:
+        """The nodeSelector."""
+        return self.spec.at("nodeSelector")
+
+    @cached_property
+    def volumes(self) -> Mapping[str, Field]:
+        """The volumes by name, those without one as ""; the first of a name."""
+        found: dict[str, Field] = {}
+        for volume in self.spec.at("volumes").each():
+            found.setdefault(volume.at("name").text, volume)
+        return found
+
+    @cached_property
     def asked(self) -> Mapping[str, tuple[int, Field]]:
         """For each GPU resource, the number that the pod needs at the same time, and the field that requests the most.
         Init containers run one by one before the others, except sidecars."""
@@ -201,6 +229,15 @@ def _amounts(container: Field) -> Iterator[tuple[str, str, Field]]:
             yield side, name, amount
 
 
+def gpu_amounts_of(container: Field) -> tuple[tuple[str, str, Field], ...]:
+    """Those of `amounts_of` that are of GPU resources."""
+    return container.gpu_amounts if isinstance(container, ContainerField) else _gpu_amounts(container)
+
+
+def _gpu_amounts(container: Field) -> tuple[tuple[str, str, Field], ...]:
+    return tuple([one for one in amounts_of(container) if is_gpu(one[1])])
+
+
 def cards_of(container: Field) -> int:
     """The number of whole GPUs, as far as it can be read."""
     return container.cards if isinstance(container, ContainerField) else _cards(container)
@@ -208,6 +245,16 @@ def cards_of(container: Field) -> int:
 
 def _cards(container: Field) -> int:
     return sum(count(amount) or 0 for name, amount in gpus_of(container) if name == GPU)
+
+
+def mounts_of(container: Field) -> tuple[tuple[str, Field], ...]:
+    """(name of the volume, mount) of each volumeMount."""
+    return container.mounts if isinstance(container, ContainerField) else tuple(_mounts(container))
+
+
+def _mounts(container: Field) -> Iterator[tuple[str, Field]]:
+    for mount in container.at("volumeMounts").each():
+        yield mount.at("name").text, mount
 
 
 def words_of(container: Field) -> str:
@@ -232,9 +279,7 @@ def gpus_of(container: Field) -> tuple[tuple[str, Field], ...]:
 
 def _gpus(container: Field) -> Iterator[tuple[str, Field]]:
     limited = set()
-    for side, name, amount in amounts_of(container):
-        if not is_gpu(name):
-            continue
+    for side, name, amount in gpu_amounts_of(container):
         if side == "limits":
             if amount:
                 limited.add(name)

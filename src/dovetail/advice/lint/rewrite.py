@@ -3,7 +3,8 @@
 
 A round-trip library would rewrite the whole file, with its indentation, folds and blanks. Here the marks of the parsed
 tree determine the bytes to change. The new text is parsed again and compared with the edited value: if they
-differ (a shared anchor, a merge key, an unusual layout), the edit is not made.
+differ (a shared anchor, a merge key, an unusual layout), the edit is not made. One word in place of another needs no
+such proof, where nothing in the text lets it be in two places.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from dovetail.advice.lint.tree import tree
 from dovetail.kube.yaml_text import read_yaml
 
 _BLOCK_SCALARS = ("|", ">")
+_WORD = re.compile(r"[A-Za-z0-9]{1,64}")
+_ELSEWHERE = re.compile(r"[&*!%]|<<")
+"""What a text has where a value is in several places, or has a tag or a directive; other texts may have it, too."""
+_MOST = 10**18
+"""A number below has digits only, whoever writes it."""
 
 
 class NotRewritten(Exception):
@@ -32,7 +38,12 @@ def rewritten(text: str, edits: Iterable[Edit], value: Any = None) -> str:
     try:
         for edit in edits:
             root = tree(text)
-            meant = edited(_value(text) if value is None else value, (edit,))
+            value = _value(text) if value is None else value
+            swapped = _swapped(text, root, edit, value)
+            if swapped is not None:
+                text, value = swapped, None
+                continue
+            meant = edited(value, (edit,))
             if root is None:
                 raise NotRewritten("the document is empty")
             text = _Text(text, root).made(edit)
@@ -46,6 +57,31 @@ def rewritten(text: str, edits: Iterable[Edit], value: Any = None) -> str:
 
 def _value(text: str) -> Any:
     return read_yaml(text)
+
+
+def _swapped(text: str, root: yaml.Node | None, edit: Edit, value: Any) -> str | None:
+    """The text with one word in place of another, with the same quotes or none; None where that is not the edit, or not
+    sure to be all of it: no key on the way may be there twice, as text and as a number."""
+    number = type(edit.value) is int and 0 <= edit.value < _MOST
+    if edit.op != "put" or not (number or (type(edit.value) is str and _WORD.fullmatch(edit.value))):
+        return None
+    if root is None or not edit.path or _ELSEWHERE.search(text):
+        return None
+    node = root
+    for step in edit.path:
+        here = [one for key, one in node.value if key.value == step] if isinstance(node, yaml.MappingNode) else None
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            here = [node.value[step]]
+        known = step in value if isinstance(value, dict) else isinstance(value, list)
+        if here is None or len(here) != 1 or not known:
+            return None
+        node, value = here[0], value[step]
+    if not isinstance(node, yaml.ScalarNode) or not _WORD.fullmatch(node.value):
+        return None
+    start, end, quote = node.start_mark.index, node.end_mark.index, node.style or ""
+    if text[start:end] != f"{quote}{node.value}{quote}" or number == bool(quote):
+        return None
+    return f"{text[:start]}{quote}{edit.value}{quote}{text[end:]}"
 
 
 class _Text:
@@ -214,6 +250,8 @@ class _Text:
     def _flow(self, value: Any) -> str:
         if self._json:
             return json.dumps(value, ensure_ascii=False)
+        if type(value) is int:
+            return str(value)
         # A scalar on its own is closed by the line "...".
         made = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=2**31, allow_unicode=True)
         return made.removesuffix("...\n").rstrip("\n")

@@ -136,7 +136,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @click.option("--deny", type=_Rules(), default=(), help="With --policy: these rules deny; all others warn.")
 @kubeconfig_options
-@gc_paused()
+@gc_paused(kept=True)
 def command(
     paths: tuple[str, ...],
     fix: bool,

@@ -9,13 +9,17 @@ _pauses: list[bool] = []
 
 
 @contextmanager
-def gc_paused() -> Iterator[None]:
-    """No garbage collection inside; nests, also across tasks."""
+def gc_paused(*, kept: bool = False) -> Iterator[None]:
+    """No garbage collection inside; nests, also across tasks. `kept`: what is there at the end is left out of all later
+    collections. The first of them, and the one at the end of the process, would walk over all of it; that is for a
+    command whose process ends then."""
     _pauses.append(gc.isenabled())
     gc.disable()
     try:
         yield
     finally:
+        if kept:
+            gc.freeze()
         # Only the first pause knows what to go back to, and it is the last to leave the list.
         if _pauses.pop() and not _pauses:
             gc.enable()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def read_documents(names: Iterable[str]) -> Iterator[Document]:
     """All documents, in order. Raises ManifestError."""
     for name in names:
         for file in files_named(name):
-            yield from documents_in(str(file), content(file))
+            yield from documents_in(file, content(file))
 
 
 def documents_in(name: str, data: bytes) -> Iterator[Document]:
@@ -78,7 +78,7 @@ def documents_in(name: str, data: bytes) -> Iterator[Document]:
         raise not_yaml(error, name) from error
 
 
-def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str | Path]:
+def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str]:
     """The files of a name: itself, or those of a folder. Raises ManifestError for a folder without any."""
     path = Path(name)
     if name == STDIN or not path.is_dir():
@@ -95,10 +95,16 @@ def content(file: str | Path, most_bytes: int = MOST_UNPACKED) -> bytes:
     """What is in a file or, for "-", on standard input, unpacked. Raises ManifestError, also for gzip data that unpack
     to more bytes."""
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        data = sys.stdin.buffer.read() if file == STDIN else _read(file)
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror or error}", str(file)) from error
     return _unpacked(data, str(file), most_bytes) if data.startswith(_GZIP) else data
+
+
+def _read(file: str | Path) -> bytes:
+    # Manifests are many and small: a buffer takes longer than all else.
+    with FileIO(file) as stream:
+        return stream.readall()
 
 
 def _unpacked(data: bytes, file: str, most_bytes: int) -> bytes:

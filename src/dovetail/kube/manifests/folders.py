@@ -33,9 +33,10 @@ class Ignored(Struct, frozen=True):
     git: bool = False
     excluded: tuple[tuple[Path, tuple[str, ...]], ...] = ()
 
-    def excludes(self, file: Path) -> bool:
+    def excludes(self, file: str) -> bool:
         """Whether the patterns name the file, or a folder that has it."""
-        return _is_out(file.absolute(), _own(self), False)
+        own = _own(self)
+        return bool(own) and _is_out(Path(file).absolute(), own, False)
 
 
 class _Patterns(Struct, frozen=True):
@@ -43,33 +44,34 @@ class _Patterns(Struct, frozen=True):
     spec: GitIgnoreSpec
 
 
-def files_in(folder: Path, ignored: Ignored | None = None) -> Iterator[Path]:
+def files_in(folder: Path, ignored: Ignored | None = None) -> Iterator[str]:
     """The files, without those that are left out."""
     ignored = ignored if ignored is not None else Ignored()
-    own = _own(ignored)
-    above = _above(folder.resolve()) if ignored.git else []
-    yield from sorted(_walked(folder, folder.resolve(), own, above, ignored.git))
+    real = folder.resolve()
+    yield from _walked(str(folder), real, _own(ignored), _above(real) if ignored.git else [], ignored.git)
 
 
-def _walked(
-    folder: Path, real: Path, own: Sequence[_Patterns], above: Sequence[_Patterns], git: bool
-) -> Iterator[Path]:
+def _walked(folder: str, real: Path, own: Sequence[_Patterns], above: Sequence[_Patterns], git: bool) -> Iterator[str]:
     rules = list(above)
     if git and (real / _GITIGNORE).is_file():
         rules.append(_read(real))
     try:
-        entries = list(os.scandir(folder))
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
         return
+    begins = "" if folder == "." else f"{folder.removesuffix('/')}/"
+    patterns = [some for some in (own, rules) if some]
+
+    def is_out(name: str, is_folder: bool) -> bool:
+        return any(_is_out(real / name, some, is_folder) for some in patterns)
+
     for entry in entries:
-        inner = real / entry.name
+        name = entry.name
         if entry.is_dir(follow_symlinks=False):
-            if entry.name not in _NEVER and not any(_is_out(inner, one, True) for one in (own, rules)):
-                yield from _walked(folder / entry.name, inner, own, rules, git)
-            continue
-        is_manifest = entry.name.endswith(SUFFIXES) and entry.is_file()
-        if is_manifest and not any(_is_out(inner, one, False) for one in (own, rules)):
-            yield folder / entry.name
+            if name not in _NEVER and not is_out(name, True):
+                yield from _walked(begins + name, real / name, own, rules, git)
+        elif name.endswith(SUFFIXES) and entry.is_file() and not is_out(name, False):
+            yield begins + name
 
 
 def _own(ignored: Ignored) -> list[_Patterns]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, amount, amounts_of, count, is_gpu, same
+from dovetail.advice.lint.pods import Template, amount, amounts_of, count, gpu_amounts_of, is_gpu, same
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import resource_of
@@ -41,16 +41,16 @@ _SIMILARITY = 0.8
 
 def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        for side, name, asked in amounts_of(container):
-            if side == "requests" and is_gpu(name) and not (limit := container.at("resources", "limits", name)):
+        for side, name, asked in gpu_amounts_of(container):
+            if side == "requests" and not (limit := container.at("resources", "limits", name)):
                 message = f"{name} has a request and no limit: set the limit to the same amount"
                 yield RuleMatch(asked, message, (put(limit, asked.value),))
 
 
 def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        for side, name, limit in amounts_of(container):
-            if side != "limits" or not is_gpu(name):
+        for side, name, limit in gpu_amounts_of(container):
+            if side != "limits":
                 continue
             request = container.at("resources", "requests", name)
             if request and not same(request, limit) and amount(request) != amount(limit):
@@ -63,8 +63,8 @@ def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
-        for side, name, asked in amounts_of(container):
-            if not is_gpu(name) or (count(asked) or 0) > 0:
+        for side, name, asked in gpu_amounts_of(container):
+            if (count(asked) or 0) > 0:
                 continue
             value = amount(asked)
             if value is None or value.denominator != 1 or value < 0:

@@ -95,7 +95,7 @@ def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
     """(container, resource, amount) of each RDMA resource of the pod."""
     for container in pod.containers:
         for side, name, amount in amounts_of(container):
-            if _is_rdma(name) and (side == "limits" or not container.at("resources", "limits", name)):
+            if "/" in name and _is_rdma(name) and (side == "limits" or not container.at("resources", "limits", name)):
                 yield container, name, amount
 
 
@@ -123,7 +123,7 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
                 f"{name} needs the capability IPC_LOCK: add it, unless the container runtime raises RLIMIT_MEMLOCK"
             )
             yield RuleMatch(amount, message, guess=True)
-    if not asked and peers_of(pod) > 1:
+    if not asked and facts.nodes and peers_of(pod) > 1:
         yield from _left_out(pod, facts)
     if not asked:
         for container in pod.gpu_containers:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.kubelets import SINGLE_NUMA, KubeletVersion, kubelets
-from dovetail.advice.lint.pods import Template, amount, cards_of, count, gpus_of, runs_framework, same
+from dovetail.advice.lint.pods import Template, amount, cards_of, count, gpus_of, mounts_of, runs_framework, same
 from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.model import GPU
@@ -185,23 +185,21 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         return
     for container in pod.gpu_containers:
         gpus = cards_of(container)
-        mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
+        mounted = [(name, one) for name, one in mounts_of(container) if _path(one) in (_SHM, "/dev")]
         if not mounted:
             if gpus > 1 and runs_framework(container) and not pod.partial:
                 message = f"{gpus} GPUs, and /dev/shm has only 64 MiB: mount a memory volume there"
                 yield RuleMatch(container, message, _with_shm(pod, container, gpus))
             continue
-        volume = next(
-            (v for v in pod.spec.at("volumes").each() if v.at("name").text == mounted[0].at("name").text), None
-        )
-        if _path(mounted[0]) != _SHM:
+        name, mount = mounted[0]
+        if _path(mount) != _SHM:
             continue
+        volume = pod.volumes.get(name)
         if volume is not None:
             yield from _volume(pod, container, volume.at("emptyDir")) if volume.at("emptyDir") else ()
         elif container.at("image") and not pod.partial and not pod.whole.at("spec", "volumeClaimTemplates"):
-            name = mounted[0].at("name")
-            message = f"the pod has no volume {name.text}: add a memory volume of this name, or remove the mount"
-            yield RuleMatch(name, message, guess=True, effect=_NO_VOLUME)
+            message = f"the pod has no volume {name}: add a memory volume of this name, or remove the mount"
+            yield RuleMatch(mount.at("name"), message, guess=True, effect=_NO_VOLUME)
 
 
 def _path(mount: Field) -> str:
@@ -213,11 +211,12 @@ def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleM
     limit = container.at("resources", "limits", _MEMORY)
     memory = amount(limit) or amount(pod.spec.at("resources", "limits", _MEMORY))
     size = amount(empty_dir.at("sizeLimit"))
-    if not empty_dir.at("medium").text:
+    medium = empty_dir.at("medium").text
+    if not medium:
         yield RuleMatch(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
-    elif empty_dir.at("medium").text == "Memory" and not memory and not size:
+    elif medium == "Memory" and not memory and not size:
         yield RuleMatch(empty_dir, "/dev/shm may use all memory of the node: write a sizeLimit, or a memory limit")
-    elif size and size <= _DEFAULT_SHM and cards_of(container) > 1 and runs_framework(container):
+    elif size and cards_of(container) > 1 and size <= _DEFAULT_SHM and runs_framework(container):
         message = f"sizeLimit {empty_dir.at('sizeLimit').value} is no more than a container has without the volume"
         yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write 1Gi for each GPU at least")
     elif memory and size and size > memory:

@@ -60,8 +60,8 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
             )
             yield RuleMatch(limit, message)
             continue
-        size = _size(limit)
-        if gpus < 1 or size < _LARGE_GB:
+        size = _size(limit) if gpus > 0 else 0
+        if size < _LARGE_GB:
             continue
         memory_mib = selected_mib(pod, facts)
         for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -49,10 +50,7 @@ def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
-    sides = {
-        side: {key: one.value for key, one in meta.at(side).entries() if isinstance(one.value, str)}
-        for side in ("labels", "annotations")
-    }
+    sides = {side: _texts(meta.at(side).value) for side in ("labels", "annotations")}
     for problem in options_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
         if problem.rule == ENDPOINT_RULE:
             continue
@@ -70,6 +68,10 @@ def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
     tree = _queues(facts)
     if queue and tree is not None and (wrong := _unusable(queue, tree)):
         yield RuleMatch(meta.at("labels", QUEUE_LABEL), f"queue {queue} {wrong}", guess=guess or facts.nodes is None)
+
+
+def _texts(marks: Any) -> dict[str, str]:
+    return {str(key): one for key, one in marks.items() if isinstance(one, str)} if isinstance(marks, dict) else {}
 
 
 @remembered(64)

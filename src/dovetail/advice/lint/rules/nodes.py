@@ -67,7 +67,7 @@ _SET_BY = (
     ("node.kubernetes.io/instance-type", "the cloud's controller"),
 )
 """The beginnings of keys that nobody writes by hand, and what sets them."""
-_KNOWN = [f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split()]
+_KNOWN = dict.fromkeys(f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split())
 _SIMILARITY = 0.9
 """The least similarity (difflib) at which one name counts as a misspelling of another."""
 
@@ -125,12 +125,12 @@ def _no_such_label(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
         yield RuleMatch(field, message, guess=grows(facts))
     reported = {field.path for field, _ in dead}
     for field, key in _keys(pod):
-        if field.path in reported or any(key in node.labels for node in nodes):
+        if key in _KNOWN or field.path in reported or any(key in node.labels for node in nodes):
             continue
         domain, _, name = key.rpartition("/")
         if near := _misspelt(key):
             yield RuleMatch(field, f"the label {key} is unknown: did you mean {near}?", guess=True)
-        elif domain == _TOPOLOGY and name not in _LABELS[_TOPOLOGY].split():
+        elif domain == _TOPOLOGY:
             message = (
                 f"Kubernetes keeps {_TOPOLOGY}/ for itself, and sets no {name} there: nodes have it only if you do"
             )
@@ -226,7 +226,7 @@ def _renamed(nodes: Iterable[KnownNode], key: str, value: str) -> bool:
 
 def _keys(pod: Template) -> Iterator[tuple[Field, str]]:
     """(field, key) of all node labels that the pod selects by."""
-    yield from ((field, key) for key, field in pod.spec.at("nodeSelector").entries())
+    yield from ((field, key) for key, field in pod.selector.entries())
     for term, _ in node_terms(pod):
         yield from ((entry.at("key"), entry.at("key").text) for entry in term.at("matchExpressions").each())
     peers = (term for kind in ("podAffinity", "podAntiAffinity") for term, _ in peer_terms(pod, kind))
@@ -239,7 +239,7 @@ def _misspelt(key: str) -> str:
     """The label of Kubernetes or NVIDIA that a key misspells, "" if there is none. A known name in the wrong domain,
     such as `kubernetes.io/zone`, counts as well."""
     domain, _, name = key.rpartition("/")
-    if key in _KNOWN or not domain:
+    if not domain:
         return ""
     letters = name.casefold().replace("_", "-")
     for known in _KNOWN:

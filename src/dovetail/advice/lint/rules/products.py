@@ -136,8 +136,9 @@ def _meant_by_gke(name: str) -> tuple[tuple[str, ...], bool]:
 
 def _selected(pod: Template, key: str) -> Iterator[Field]:
     """The fields with names of products that the pod selects or avoids by the label."""
-    if pod.spec.at("nodeSelector", key).text:
-        yield pod.spec.at("nodeSelector", key)
+    value = pod.selector.at(key)
+    if value.text:
+        yield value
     for term, _ in node_terms(pod):
         for entry in term.at("matchExpressions").each():
             if entry.at("key").text == key and entry.at("operator").text in ("In", "NotIn"):

@@ -31,7 +31,7 @@ def _refused(pod: Template, _: Facts) -> Iterator[RuleMatch]:
         for side, name, asked in amounts_of(container):
             if not asked:
                 continue
-            if _is_device(name):
+            if "/" in name and _is_device(name):
                 yield from _uneven(container, side, name, asked, Fraction(1), "a whole number")
             elif name.startswith(_HUGE):
                 yield from _huge(pod, container, side, name, asked)
@@ -40,8 +40,8 @@ def _refused(pod: Template, _: Facts) -> Iterator[RuleMatch]:
 
 @remembered(64)
 def _is_device(name: str) -> bool:
-    """Whether the API server takes this for an extended resource, and it is no GPU."""
-    return "/" in name and _KUBERNETES not in name and not name.startswith(_QUOTA) and not is_gpu(name)
+    """Whether the API server takes this name with a domain for an extended resource, and it is no GPU."""
+    return _KUBERNETES not in name and not name.startswith(_QUOTA) and not is_gpu(name)
 
 
 def _uneven(container: Field, side: str, name: str, asked: Field, unit: Fraction, what: str) -> Iterator[RuleMatch]:

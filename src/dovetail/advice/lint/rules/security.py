@@ -91,36 +91,44 @@ def computing(pod: Template) -> tuple[Field, ...]:
 
 
 def _root(whole: Field, _: Facts) -> Iterator[RuleMatch]:
-    if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
-        return
     for pod in templates_of(whole):
-        if not pod.uses_gpu or pod.spec.at("hostUsers").value is False:
+        if not pod.uses_gpu:
             continue
+        usual = pod.spec.at("securityContext", "runAsUser")
         for container in computing(pod):
-            context = container.at("securityContext")
-            user = context.at("runAsUser") or pod.spec.at("securityContext", "runAsUser")
-            if user.whole == 0 and context.at("privileged").value is not True:
+            user = container.at("securityContext", "runAsUser") or usual
+            if user.whole != 0 or container.at("securityContext", "privileged").value is True:
+                continue
+            if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
+                return
+            if pod.spec.at("hostUsers").value is not False:
                 yield RuleMatch(user, "the pod runs as root: set another user, such as runAsUser: 1000")
                 return
 
 
 def _without_owner(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
+    pods = [pod for pod in templates_of(whole) if pod.uses_gpu]
+    if not pods or any(_names_an_owner(key) for key in _marks(whole.at("metadata"))):
+        return
     if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
         return
-    pods = [pod for pod in templates_of(whole) if pod.uses_gpu]
-    if not pods or whole.at("spec", "queue") or whole.at("spec", "runPolicy", "schedulingPolicy", "queue"):
+    if whole.at("spec", "queue") or whole.at("spec", "runPolicy", "schedulingPolicy", "queue"):
         return
     namespace = whole.at("metadata", "namespace").text
-    places = [whole, *(pod.field for pod in pods)]
+    places = [pod.field for pod in pods]
     places += [one for one in facts.of_kind("Namespace") if namespace and one.at("metadata", "name").text == namespace]
-    keys = (
-        key for place in places for side in ("labels", "annotations") for key, _ in place.at("metadata", side).entries()
-    )
-    if not any(_names_an_owner(key) for key in keys):
+    if not any(_names_an_owner(key) for place in places for key in _marks(place.at("metadata"))):
         message = "no label names the owner of the GPUs: add one, such as team: vision, or dovetail.dev/queue"
         yield RuleMatch(
             whole.at("metadata", "name") or whole.at("metadata", "generateName") or whole.at("kind"), message
         )
+
+
+def _marks(meta: Field) -> Iterator[str]:
+    """The keys of labels and annotations."""
+    for side in ("labels", "annotations"):
+        marks = meta.at(side).value
+        yield from map(str, marks) if isinstance(marks, dict) else ()
 
 
 @remembered(64)

@@ -28,10 +28,12 @@ _NEAR_GPUS = re.compile(r"(?i)nvidia|gpu|accelerator|cuda|\bmig\b")
 
 
 def _taints(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
-    if pod.uses_gpu and not pod.partial:
-        yield from _not_tolerated(pod, facts)
-    elif not pod.partial:
+    if pod.partial:
+        return
+    if not pod.uses_gpu:
         yield from _tolerated_in_vain(pod, facts)
+    elif facts.nodes:
+        yield from _not_tolerated(pod, facts)
 
 
 def _not_tolerated(pod: Template, facts: Facts) -> Iterator[RuleMatch]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.peers import job_pods, peers_of
-from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.pods import Template, mounts_of
 from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
 from dovetail.kube.translate.problems import nearest
@@ -59,24 +59,28 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
 
 
 def _without_volume(pod: Template, _: Facts) -> Iterator[RuleMatch]:
-    volumes = {volume.at("name").text for volume in pod.spec.at("volumes").each()}
     missing = [
-        name
+        mount.at("name")
         for container in pod.all_containers
-        for key in ("volumeMounts", "volumeDevices")
-        for mount in container.at(key).each()
-        if (name := mount.at("name")).text and name.text not in volumes
+        for mounts in (mounts_of(container), _devices(container))
+        for name, mount in mounts
+        if name and name not in pod.volumes
     ]
     if not missing or pod.partial or _called(pod.whole):
         return
     if not all(container.at("image").text for container in pod.all_containers):
         return
-    volumes |= set(_claim_templates(pod))
+    volumes = {*pod.volumes, *_claim_templates(pod)}
     for name in missing:
         if name.text not in volumes:
             near = nearest(name.text, sorted(volumes - {""}), _SIMILARITY)
             meant = f"did you mean {near}?" if near else "add it to volumes, or remove the mount"
             yield RuleMatch(name, f"the pod has no volume {name.text}: {meant}")
+
+
+def _devices(container: Field) -> Iterator[tuple[str, Field]]:
+    for device in container.at("volumeDevices").each():
+        yield device.at("name").text, device
 
 
 def _on_one_node(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
