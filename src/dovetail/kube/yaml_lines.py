@@ -68,9 +68,6 @@ _NOT_READ: Final[_Line] = (_OTHER, 0, (), 0, None, None)
 def read_lines(text: str, places: Places | None = None) -> Any:
     """The value of a text, as the only item of a list; UNREAD if this reader leaves it to PyYAML. Where all in the list
     begins is added to `places`."""
-    # Of the characters that break lines or have no width, no other is there.
-    if not text.replace("\n", "").isprintable():
-        return UNREAD
     lines = text.split("\n")
     line_of = _remembered if max(map(len, lines)) <= _LONGEST_LINE else _line
     root: list[Any] = []
@@ -153,6 +150,9 @@ def read_lines(text: str, places: Places | None = None) -> Any:
 
 
 def _line(line: str) -> _Line:
+    if not line.isprintable():
+        # Tabs, rare breaks of lines, and what has no width.
+        return _NOT_READ
     words = line.lstrip(" ")
     if not words or words[0] == "#":
         return _NOTHING
@@ -277,7 +277,7 @@ def _literal(lines: list[str], first: int, parent: int, chomp: str) -> tuple[str
     if at == end:
         return "", 0
     indent = len(lines[at]) - len(lines[at].lstrip(" "))
-    if indent <= parent or any(len(line) > indent for line in lines[first:at]):
+    if indent <= parent or lines[at][indent] == "\t" or any(len(line) > indent for line in lines[first:at]):
         return "", 0
     before = " " * indent
     texts = [""] * (at - first)
@@ -290,6 +290,8 @@ def _literal(lines: list[str], first: int, parent: int, chomp: str) -> tuple[str
         else:
             texts.append("")
         at += 1
+    if not "".join(texts).replace("\t", "").isprintable():
+        return "", 0
     if at == end and lines[-1]:
         # The text has no break at its end.
         return ("\n".join(texts), at) if lines[-1].strip(" ") else ("", 0)

@@ -28,7 +28,7 @@ from dovetail.kube.manifests.documents import ManifestError, not_yaml
 from dovetail.kube.yaml_text import read_yaml
 
 MAX_BYTES = 32 * 2**20
-_BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_BOUNDARY = re.compile(r"\n---(?=\s|\Z)")
 _ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
 _HELM_SOURCE = re.compile(r"\A(?:---[^\n]*\n)?# Source: ([^\n]*)\n")
@@ -139,7 +139,7 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:
     """(text, line of the file at which it begins) of each document."""
-    cuts = [0, *(found.start() for found in _BOUNDARY.finditer(text)), len(text)]
+    cuts = [0, *(found.end() - len("---") for found in _BOUNDARY.finditer(text)), len(text)]
     start, line = 0, 1
     for end in cuts[1:]:
         part = text[start:end]
