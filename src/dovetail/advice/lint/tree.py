@@ -17,7 +17,8 @@ from dovetail.kube.yaml_text import loader_of
 
 class Place(Struct, frozen=True):
     """Line and column, from 0, of the key or item of a field, or of its nearest ancestor that is there. If the value of
-    that is a literal text, `rest` is how the path goes on in the manifest, `text`, that it may be."""
+    that is a literal text, `rest` is how the path goes on in the manifest, `text`, that it may be, and the line is the
+    one before it."""
 
     line: int
     column: int
@@ -54,6 +55,8 @@ def _in_lines(root: Any, places: Places, path: Path) -> Place:
 
 
 def _in_tree(root: yaml.Node | None, path: Path) -> Place | None:
+    if root is None:
+        return None
     node = at = root
     for depth, step in enumerate(path):
         if isinstance(node, yaml.MappingNode):
@@ -64,10 +67,10 @@ def _in_tree(root: yaml.Node | None, path: Path) -> Place | None:
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
             at = node = node.value[step]
         elif isinstance(node, yaml.ScalarNode) and node.style == "|":
-            return Place(node.start_mark.line, node.start_mark.column, path[depth:], node.value)
+            return Place(node.start_mark.line, at.start_mark.column, path[depth:], node.value)
         else:
             break
-    return Place(at.start_mark.line, at.start_mark.column) if at is not None else None
+    return Place(at.start_mark.line, at.start_mark.column)
 
 
 @lru_cache(maxsize=2)
