@@ -6,7 +6,7 @@ Rules
   on one line, plain or in quotes without escapes; flow collections on one line; comments; literal texts (`|`).
 - All other texts, right or wrong, are left to PyYAML, which finds their errors: this reader knows none. Where it
   answers, the value and the positions are PyYAML's.
-- What a line says is remembered: most lines of a manifest are in others, too.
+- What a line means is remembered: most lines of a manifest are in others, too.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.advice.lint.tree import Place, place
+from dovetail.advice.lint.tree import FieldPlace, place
 from dovetail.kube.yaml_lines import UNREAD, read_lines
 
 TEXT = """\
@@ -26,22 +26,22 @@ spec:
   -
 """
 PLACES = {
-    (): Place(1, 0),
-    ("kind",): Place(1, 0),
-    ("kind", "deeper"): Place(1, 0),
-    ("metadata", "labels", "team"): Place(2, 33),
-    ("metadata", "labels", "absent"): Place(2, 24),
-    ("metadata", 0): Place(2, 0),
-    ("spec", "templates", 0): Place(5, 4),
-    ("spec", "templates", "0"): Place(4, 2),
-    ("spec", "templates", 0, "resource", "manifest"): Place(7, 6),
-    ("spec", "templates", 0, "resource", "manifest", "metadata", "name"): Place(
+    (): FieldPlace(1, 0),
+    ("kind",): FieldPlace(1, 0),
+    ("kind", "deeper"): FieldPlace(1, 0),
+    ("metadata", "labels", "team"): FieldPlace(2, 33),
+    ("metadata", "labels", "absent"): FieldPlace(2, 24),
+    ("metadata", 0): FieldPlace(2, 0),
+    ("spec", "templates", 0): FieldPlace(5, 4),
+    ("spec", "templates", "0"): FieldPlace(4, 2),
+    ("spec", "templates", 0, "resource", "manifest"): FieldPlace(7, 6),
+    ("spec", "templates", 0, "resource", "manifest", "metadata", "name"): FieldPlace(
         7, 6, ("metadata", "name"), "kind: Pod\nmetadata:\n  name: made\n"
     ),
-    ("spec", "templates", 1, "name"): Place(12, 4),
-    ("spec", "templates", 2, 1, "b"): Place(13, 9),
-    ("spec", "templates", 3): Place(14, 3),
-    ("spec", "templates", 4): Place(4, 2),
+    ("spec", "templates", 1, "name"): FieldPlace(12, 4),
+    ("spec", "templates", 2, 1, "b"): FieldPlace(13, 9),
+    ("spec", "templates", 3): FieldPlace(14, 3),
+    ("spec", "templates", 4): FieldPlace(4, 2),
 }
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
-from dovetail.advice.lint.tree import Place, place
+from dovetail.advice.lint.tree import FieldPlace, place
 from dovetail.kube.manifests.documents import ManifestError, not_yaml
 from dovetail.kube.yaml_text import read_yaml
 
@@ -80,7 +80,7 @@ class SourceDocument(Struct, frozen=True, dict=True):
             return self._position_inside(at)
         return self.first_line + at.line, at.column + 1
 
-    def _position_inside(self, outer: Place) -> tuple[int, int]:
+    def _position_inside(self, outer: FieldPlace) -> tuple[int, int]:
         """The position of a field of a manifest that is the literal text at this place."""
         first = self.first_line + outer.line + 1
         line, column = SourceDocument(self.file, outer.text, first).position(outer.rest)

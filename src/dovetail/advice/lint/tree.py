@@ -15,7 +15,7 @@ from dovetail.kube.yaml_lines import UNREAD, Places, read_lines
 from dovetail.kube.yaml_text import loader_of
 
 
-class Place(Struct, frozen=True):
+class FieldPlace(Struct, frozen=True):
     """Line and column, from 0, of the key or item of a field, or of its nearest ancestor that is there. If the value of
     that is a literal text, `rest` is how the path goes on in the manifest, `text`, that it may be, and the line is the
     one before it."""
@@ -26,7 +26,7 @@ class Place(Struct, frozen=True):
     text: str = ""
 
 
-def place(text: str, path: Path) -> Place | None:
+def place(text: str, path: Path) -> FieldPlace | None:
     """The place of a field in a text with one document; None if that is empty. Raises YAMLError."""
     root, places = _read(text)
     return _in_tree(merged_tree(text), path) if root is UNREAD else _in_lines(root, places, path)
@@ -38,7 +38,7 @@ def _read(text: str) -> tuple[Any, Places]:
     return read_lines(text, places), places
 
 
-def _in_lines(root: Any, places: Places, path: Path) -> Place:
+def _in_lines(root: Any, places: Places, path: Path) -> FieldPlace:
     box = root
     slot: str | int = 0
     for depth, step in enumerate(path):
@@ -49,12 +49,12 @@ def _in_lines(root: Any, places: Places, path: Path) -> Place:
             box, slot = inner, step
         else:
             line, column, literal = places[id(box), slot]
-            return Place(line, column, path[depth:], inner) if literal else Place(line, column)
+            return FieldPlace(line, column, path[depth:], inner) if literal else FieldPlace(line, column)
     line, column, _ = places[id(box), slot]
-    return Place(line, column)
+    return FieldPlace(line, column)
 
 
-def _in_tree(root: yaml.Node | None, path: Path) -> Place | None:
+def _in_tree(root: yaml.Node | None, path: Path) -> FieldPlace | None:
     if root is None:
         return None
     node = at = root
@@ -67,10 +67,10 @@ def _in_tree(root: yaml.Node | None, path: Path) -> Place | None:
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
             at = node = node.value[step]
         elif isinstance(node, yaml.ScalarNode) and node.style == "|":
-            return Place(node.start_mark.line, at.start_mark.column, path[depth:], node.value)
+            return FieldPlace(node.start_mark.line, at.start_mark.column, path[depth:], node.value)
         else:
             break
-    return Place(at.start_mark.line, at.start_mark.column)
+    return FieldPlace(at.start_mark.line, at.start_mark.column)
 
 
 @lru_cache(maxsize=2)
