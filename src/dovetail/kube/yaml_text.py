@@ -10,8 +10,8 @@ Rules
   and whatever walks over them would walk over each.
 - Values are nested DEEPEST levels at most, aliases written out. The reader recurses in C, where nothing else stops it.
 - A number is of LONGEST_NUMBER characters at most: time to convert it grows with the square of its length.
-- A text that cannot be nested too deeply, as it has neither the indentation nor the brackets for it, has a reader that
-  does not count levels: PyYAML asks for each value, and most manifests are such texts.
+- Most manifests are of a few forms, which `yaml_lines` reads, with the same values. PyYAML reads all else, without
+  counting levels where a text has neither the indentation nor the brackets to be nested too deeply.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from dovetail.kube.yaml_lines import UNREAD, read_lines
+from dovetail.kube.yaml_scalars import LONG, RESOLVERS, TAG, TEXT, short_tag_of, tag_of, whole_number
+
 T = TypeVar("T")
 
 MOST_REPEATED = 100_000
 DEEPEST = 200
 LONGEST_NUMBER = 1000
-_TAG = "tag:yaml.org,2002:"
-_TEXT, _MAP, _LIST, _INT = (f"{_TAG}{kind}" for kind in ("str", "map", "seq", "int"))
+_MAP, _LIST, _INT = (f"{TAG}{kind}" for kind in ("map", "seq", "int"))
 _ANCHOR, _ALIAS = re.compile(r"&([\w-]+)", re.ASCII), re.compile(r"\*([\w-]+)", re.ASCII)
 _MOST_SHOWN = 40
 _LONG = 64
@@ -40,8 +42,6 @@ _LONG = 64
 _FLAT_INDENT, _FLAT_BRACKETS, _FLAT_CHARACTERS = 40, 50, 2**14
 _INDENTS = bytes.maketrans(b"\t?:-", b" " * 4)
 _TOO_FAR = b" " * (_FLAT_INDENT + 1)
-_SMALL = 18
-"""Digits of a number that is read without PyYAML's care for other notations."""
 
 
 class OverBounds(yaml.MarkedYAMLError):
@@ -80,8 +80,8 @@ class Loader(yaml.CSafeLoader):
         if kind is not yaml.ScalarNode:
             return _MAP if kind is yaml.MappingNode else _LIST
         if not implicit[0]:
-            return _TEXT
-        return _short_tag(value) if len(value) <= _LONG else _tag(value)
+            return TEXT
+        return short_tag_of(value) if len(value) <= LONG else tag_of(value)
 
     def construct_document(self, node: yaml.Node | None) -> Any:
         if node is None:
@@ -98,7 +98,7 @@ class Loader(yaml.CSafeLoader):
     def _value(self, node: yaml.Node) -> Any:
         """The value of a node. Most have the usual tags and keys: PyYAML's way is long for those."""
         if isinstance(node, yaml.ScalarNode):
-            if node.tag == _TEXT:
+            if node.tag == TEXT:
                 return node.value
             quick = _QUICK.get(node.tag)
             return quick(self, node) if quick is not None else self.construct_object(node, deep=True)
@@ -107,11 +107,11 @@ class Loader(yaml.CSafeLoader):
         if node.tag != _MAP or not isinstance(node, yaml.MappingNode):
             return self.construct_object(node, deep=True)
         for key, _ in node.value:
-            if key.tag != _TEXT or not isinstance(key, yaml.ScalarNode):
+            if key.tag != TEXT or not isinstance(key, yaml.ScalarNode):
                 return self.construct_object(node, deep=True)
         # Most values are texts: without a call for each of them.
         found = {
-            key.value: inner.value if inner.tag == _TEXT and type(inner) is yaml.ScalarNode else self._value(inner)
+            key.value: inner.value if inner.tag == TEXT and type(inner) is yaml.ScalarNode else self._value(inner)
             for key, inner in node.value
         }
         if len(found) < len(node.value):
@@ -138,7 +138,7 @@ class Loader(yaml.CSafeLoader):
 def _remembered_tag(kind: type[yaml.Node], value: Any, implicit: Any) -> str:
     if kind is not yaml.ScalarNode:
         return _MAP if kind is yaml.MappingNode else _LIST
-    return _tag(value) if implicit[0] else _TEXT
+    return tag_of(value) if implicit[0] else TEXT
 
 
 class FlatLoader(Loader):
@@ -164,18 +164,6 @@ def is_flat(text: str) -> bool:
 def loader_of(text: str) -> Loader:
     """The reader of a text with one document."""
     return FlatLoader(text) if is_flat(text) else Loader(text)
-
-
-def _tag(value: str) -> str:
-    """The tag of a plain scalar."""
-    for tag, pattern in Loader.yaml_implicit_resolvers.get(value[:1], ()):
-        if pattern.match(value):
-            return str(tag)
-    return _TEXT
-
-
-_short_tag = lru_cache(maxsize=4096)(_tag)
-"""Most plain scalars are keys and words that are there often."""
 
 
 def _has_aliases(text: str) -> bool:
@@ -251,7 +239,7 @@ def _checked(construct: Callable[[Loader, Any], Any]) -> Callable[[Loader, Any],
         try:
             return construct(loader, node)
         except (ValueError, LookupError, AttributeError, OverflowError) as error:
-            kind = node.tag.removeprefix(_TAG)
+            kind = node.tag.removeprefix(TAG)
             problem = f"{str(node.value)[:_MOST_SHOWN]!r} is no {kind}: put a text in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
@@ -259,9 +247,8 @@ def _checked(construct: Callable[[Loader, Any], Any]) -> Callable[[Loader, Any],
 
 
 def _whole_number(loader: Loader, node: yaml.Node) -> Any:
-    value = node.value
-    small = len(value) <= _SMALL and value.isdecimal() and value[0] != "0"
-    return int(value) if small else Loader.yaml_constructors[node.tag](loader, node)
+    number = whole_number(node.value)
+    return number if number is not None else Loader.yaml_constructors[node.tag](loader, node)
 
 
 def _untagged(loader: Loader, node: yaml.Node) -> Any:
@@ -274,26 +261,33 @@ def _untagged(loader: Loader, node: yaml.Node) -> Any:
 
 
 for _kind in ("int", "float", "bool", "timestamp"):
-    Loader.add_constructor(_TAG + _kind, _checked(yaml.CSafeLoader.yaml_constructors[_TAG + _kind]))
+    Loader.add_constructor(TAG + _kind, _checked(yaml.CSafeLoader.yaml_constructors[TAG + _kind]))
 Loader.add_constructor(None, _untagged)
-Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
+Loader.yaml_implicit_resolvers = RESOLVERS
 _QUICK: dict[str, Callable[[Loader, Any], Any]] = {
     _INT: _whole_number,
-    **{_TAG + kind: Loader.yaml_constructors[_TAG + kind] for kind in ("float", "bool", "null")},
+    **{TAG + kind: Loader.yaml_constructors[TAG + kind] for kind in ("float", "bool", "null")},
 }
 """Of the scalars whose values nothing can change later, by tag: PyYAML's way is long for those, too."""
 
 
 def read_yaml(text: str | bytes) -> Any:
     """The value of a text with one document; None if it is empty. Raises YAMLError."""
+    found = read_lines(text) if isinstance(text, str) else _read_bytes(text)
+    if found is not UNREAD:
+        return found[0]
     loader = loader_of(text) if isinstance(text, str) else Loader(text)
     try:
         return loader.get_single_data()
     finally:
         loader.dispose()
+
+
+def _read_bytes(data: bytes) -> Any:
+    try:
+        return read_lines(data.decode())
+    except UnicodeDecodeError:
+        return UNREAD
 
 
 def decode_yaml(text: str | bytes, kind: type[T] | UnionType) -> T:

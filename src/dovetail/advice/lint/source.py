@@ -23,12 +23,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
-from dovetail.advice.lint.tree import merged_tree
+from dovetail.advice.lint.tree import FieldPlace, place
 from dovetail.kube.manifests.documents import ManifestError, not_yaml
-from dovetail.kube.yaml_text import loader_of, read_yaml
+from dovetail.kube.yaml_text import read_yaml
 
 MAX_BYTES = 32 * 2**20
-_BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_BOUNDARY = re.compile(r"\n---(?=\s|\Z)")
 _ONLY_DIRECTIVES = re.compile(r"(?:[^\S\n]*(?:[%#][^\n]*)?\n)*[^\S\n]*(?:[%#][^\n]*)?\Z")
 _HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
 _HELM_SOURCE = re.compile(r"\A(?:---[^\n]*\n)?# Source: ([^\n]*)\n")
@@ -73,28 +73,18 @@ class SourceDocument(Struct, frozen=True, dict=True):
 
     def position(self, path: Path) -> tuple[int, int]:
         """(line, column), from 1, of the key or item of a field, or of its nearest existing ancestor."""
-        node = at = merged_tree(self.text)
-        for depth, step in enumerate(path):
-            if isinstance(node, yaml.MappingNode):
-                pair = next((pair for pair in reversed(node.value) if pair[0].value == str(step)), None)
-                if pair is None:
-                    break
-                at, node = pair
-            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-                at = node = node.value[step]
-            elif isinstance(node, yaml.ScalarNode) and node.style == "|":
-                return self._position_inside(node, path[depth:])
-            else:
-                break
+        at = place(self.text, path)
         if at is None:
             return self.first_line, 1
-        return self.first_line + at.start_mark.line, at.start_mark.column + 1
+        if at.rest:
+            return self._position_inside(at)
+        return self.first_line + at.line, at.column + 1
 
-    def _position_inside(self, node: yaml.ScalarNode, path: Path) -> tuple[int, int]:
-        """The position of a field of a manifest that is the text of a node."""
-        first = self.first_line + node.start_mark.line + 1
-        line, column = SourceDocument(self.file, node.value, first).position(path)
-        indent = len(_line(self.text, line - self.first_line)) - len(_line(node.value, line - first))
+    def _position_inside(self, outer: FieldPlace) -> tuple[int, int]:
+        """The position of a field of a manifest that is the literal text at this place."""
+        first = self.first_line + outer.line + 1
+        line, column = SourceDocument(self.file, outer.text, first).position(outer.rest)
+        indent = len(_line(self.text, line - self.first_line)) - len(_line(outer.text, line - first))
         return line, max(column + indent, 1)
 
     def holds(self, path: Path) -> bool:
@@ -138,21 +128,18 @@ def document(file: str, text: str, first_line: int) -> SourceDocument:
     template = _HELM.search(text)
     if template is not None:
         return replace(bare, error=_not_rendered(text, template, first_line))
-    loader = loader_of(text)
     try:
-        return SourceDocument(file, text, first_line, loader.get_single_data())
+        return SourceDocument(file, text, first_line, read_yaml(text))
     except yaml.YAMLError as error:
         template = _BRACES.search(text)
         if template is not None:
             return replace(bare, error=_not_rendered(text, template, first_line))
         return replace(bare, error=_broken(error, file, first_line))
-    finally:
-        loader.dispose()
 
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:
     """(text, line of the file at which it begins) of each document."""
-    cuts = [0, *(found.start() for found in _BOUNDARY.finditer(text)), len(text)]
+    cuts = [0, *(found.end() - len("---") for found in _BOUNDARY.finditer(text)), len(text)]
     start, line = 0, 1
     for end in cuts[1:]:
         part = text[start:end]
