@@ -16,13 +16,15 @@ STEP_MS = 1000
 
 class Life(Struct):
     """A cluster over time: binds are seen at once, pods end when they have run for `runs_ms` (by name, else they
-    run on), and pods that are evicted end after `grace_ms` and are created again. `started_ms` is by the name of the
-    pod, `evicted` are pods with how long they, or the first of their gang, had run, and `losses` the time and the work
-    that each eviction cost, `used_milli_ms` the work that was done, in milli-GPU times ms."""
+    run on), and pods that are evicted end after `grace_ms` and are created again. No two steps at rest are within
+    `least_ms` of each other. `started_ms` is by the name of the pod, `evicted` are pods with how long they, or the
+    first of their gang, had run, and `losses` the time and the work that each eviction cost, `used_milli_ms` the work
+    that was done, in milli-GPU times ms."""
 
     state: State
     now_ms: int = 0
     grace_ms: int = 0
+    least_ms: int = STEP_MS
     runs_ms: dict[str, int] = field(default_factory=dict)
     agenda: list[tuple[int, list[ev.Event]]] = field(default_factory=list)
     started_ms: dict[str, int] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Life(Struct):
             times = [when_ms for when_ms, _ in self.agenda]
             wake_ms = self.state.next_wake_ms()
             times += [wake_ms] if wake_ms is not None else []
-            then_ms = max(self.now_ms + STEP_MS, min(times, default=until_ms))
+            then_ms = max(self.now_ms + self.least_ms, min(times, default=until_ms))
             shares, placements = self.state.shares, self.state.cluster.placements
             self.used_milli_ms += sum(map(shares.rate, placements)) * (min(then_ms, until_ms) - self.now_ms)
             self.now_ms = then_ms

@@ -36,6 +36,8 @@ from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, serv
 from tools import chromium
 
 pytestmark = [pytest.mark.chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer"]
+"""Nothing here needs a GPU: without its imitation in software a page takes a fifth less time."""
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 HOSTILE = "<img src=x onerror=hacked()><script>hacked()</script>&amp; \u202eتسر\u2066 🦊 ${hacked()} =1+1 " + "x" * 300
 """What a tenant might write."""
@@ -66,7 +68,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def browser() -> AsyncIterator[Browser]:
     program = chromium.build(print)
     async with async_playwright() as playwright:
-        opened = await playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
+        opened = await playwright.chromium.launch(executable_path=str(program), args=FLAGS)
         yield opened
         await opened.close()
 
@@ -91,7 +93,8 @@ class Seen:
     async def check(self) -> None:
         """Nothing is wrong for those that use a keyboard or a screen reader, nor with the width."""
         await self.page.evaluate(AXE)
-        found = await self.page.evaluate("axe.run()")
+        # Of what is in order it names one place each, which takes a third less time.
+        found = await self.page.evaluate("axe.run({resultTypes: ['violations']})")
         assert len(found["passes"]) > 10
         assert [(one["id"], [at["html"] for at in one["nodes"]]) for one in found["violations"]] == []
         assert await self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -134,14 +137,31 @@ def url_of(client: Any) -> str:
     return str(client._base_url)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-async def test_every_page_can_be_used_by_all(browser: Browser, past: Path, width: int, scheme: str) -> None:
-    shown = await seen(browser, width, scheme)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(browser: Browser, past: Path) -> AsyncIterator[tuple[Seen, str]]:
+    """A page of the browser, and where the dashboard of WORLD is."""
+    shown = await seen(browser)
     async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
-        for path in PATHS:
-            await shown.open(f"{url_of(client)}{path}")
-            await shown.check()
+        yield shown, url_of(client)
     await shown.page.close()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_page_can_be_used_by_all_and_is_whole_on_paper(world: tuple[Seen, str], path: str) -> None:
+    shown, url = world
+    page = shown.page
+    await shown.open(f"{url}{path}")
+    await shown.check()
+    await page.emulate_media(media="print", color_scheme="dark")
+    await expect(page.locator("header")).to_be_hidden()
+    assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+    assert (await page.pdf(format="A4")).startswith(b"%PDF")
+    await page.set_viewport_size({"width": 390, "height": 900})
+    await page.emulate_media(media="screen", color_scheme="dark")
+    await expect(page.locator("header")).to_be_visible()
+    await shown.check()
+    await page.set_viewport_size({"width": 1400, "height": 900})
+    await page.emulate_media(media="screen", color_scheme="light")
 
 
 async def test_no_text_of_a_cluster_is_markup(browser: Browser, past: Path) -> None:
@@ -327,23 +347,6 @@ async def test_older_samples_of_each_half_hour_have_no_gaps_between_them(browser
         await expect(share).to_have_attribute("aria-label", re.compile("GPUs due: 3 at first, 3 now"))
         await expect(share.locator("rect")).to_have_count(0)
     await shown.page.close()
-
-
-async def test_on_paper_a_page_is_whole(browser: Browser, past: Path) -> None:
-    shown = await seen(browser)
-    page = shown.page
-    async with served(FakeSource(*WORLD), past=FakePast(past)) as (client, _):
-        for path in PATHS:
-            await shown.open(f"{url_of(client)}{path}")
-            await page.emulate_media(media="print", color_scheme="dark")
-            await expect(page.locator("header")).to_be_hidden()
-            assert (
-                await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-                == "rgb(255, 255, 255)"
-            )
-            assert (await page.pdf(format="A4")).startswith(b"%PDF")
-            await page.emulate_media(media="screen", color_scheme="light")
-    await page.close()
 
 
 async def test_costs_by_what_and_of_which_period_are_in_the_address(browser: Browser, past: Path) -> None:

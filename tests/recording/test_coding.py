@@ -30,6 +30,7 @@ from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.recording.coding import Coder
+from tests.breadth import BREADTH
 
 EVENTS = Coder[tuple[Event, ...]](tuple[Event, ...])
 DECISIONS = Coder[tuple[Decision, ...]](tuple[Decision, ...])
@@ -128,7 +129,7 @@ def few(of: Any) -> st.SearchStrategy[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", TYPES)
-@settings(max_examples=25)
+@settings(max_examples=10 * BREADTH)
 @given(data=st.data())
 def test_checkpoints_come_back(field: str, data: st.DataObject) -> None:
     known = {"steps": st.just(7), "now_ms": st.just(9), field: few(TYPES[field])}

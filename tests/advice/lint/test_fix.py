@@ -225,7 +225,7 @@ def edits_of(text: str) -> list[Edit]:
     made: list[Edit] = []
     value = yaml.load(text, Loader)
     for _ in range(100):
-        at = document("x", yaml.safe_dump(value, sort_keys=False), 1)
+        at = document("x", yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False), 1)
         first = next((one for one in lint((at,), FACTS, RULES) if one.fixable), None)
         if first is None:
             return made
@@ -286,7 +286,7 @@ def test_every_fault_is_one_that_its_rule_mends(fault: Break, rule: str) -> None
     mended = 0
     for whole in copy.deepcopy(WHOLE):
         if fault(whole, dice):
-            before = document("x", yaml.safe_dump(whole, sort_keys=False), 1)
+            before = document("x", yaml.dump(whole, Dumper=yaml.CSafeDumper, sort_keys=False), 1)
             found = [one for one, _ in mendable(before)]
             mended += rule in found and rule not in [one for one, _ in mendable(fixed(before, FACTS, RULES))]
             assert rule in found or rule not in ALWAYS, before.text

@@ -56,18 +56,18 @@ def gang(gang_id: str, least: int, **more: object) -> ev.Event:
 
 class World:
     """An evicted pod ends after `grace_ms` (None: after its own grace). A step is made each `period_ms`, also where
-    nothing is due."""
+    nothing is due, and no two within `least_ms` of each other: what waits is tried twice a minute."""
 
     def __init__(
         self, *nodes: Node, policy: Policy | None = None, grace_ms: int | None = 30 * SECOND_MS,
-        period_ms: int = MINUTE_MS,
+        period_ms: int = MINUTE_MS, least_ms: int = SECOND_MS // 2,
     ) -> None:  # fmt: skip
         self.state = State(policy or Policy(fabric=()))
         self.now_ms = 1
         self.evictions: list[tuple[int, str, tuple[str, ...]]] = []
         self.released: list[tuple[int, tuple[str, ...]]] = []
         self.refusals: dict[str, Refusal] = {}
-        self._grace_ms, self._period_ms = grace_ms, period_ms
+        self._grace_ms, self._period_ms, self._least_ms = grace_ms, period_ms, least_ms
         self._agenda: list[tuple[int, ev.Event]] = []
         self._made = 0
         self.apply_events(*(ev.NodeChanged(one) for one in nodes))
@@ -112,7 +112,7 @@ class World:
             times = [until_ms, self.now_ms + self._period_ms, *(when_ms for when_ms, _ in self._agenda)]
             wake_ms = self.state.next_wake_ms()
             times += [wake_ms] if wake_ms is not None else []
-            self.now_ms = max(self.now_ms + SECOND_MS // 2, min(times))
+            self.now_ms = max(self.now_ms + self._least_ms, min(times))
 
     def _carry_out(self, decision: Decision) -> None:
         pods = self.state.workloads.pods

@@ -185,10 +185,13 @@ def milli_gpus(size: str) -> int:
 
 
 def run(scenario: Scenario, policy: Policy, checkpoint_interval_ms: int = 5 * MINUTE_MS) -> Outcome:
-    """Live through two hours of a scenario: all that runs has run for an hour, and those that wait come one after
-    another."""
+    """Live through a scenario until nobody was evicted for an hour, at most two hours: all that runs has run for an
+    hour, and those that wait come one after another."""
     world = World(
-        *(_node(f"n{i}", spec) for i, spec in enumerate(scenario.nodes)), policy=policy, period_ms=10 * MINUTE_MS
+        *(_node(f"n{i}", spec) for i, spec in enumerate(scenario.nodes)),
+        policy=policy,
+        period_ms=10 * MINUTE_MS,
+        least_ms=2 * MINUTE_MS,
     )
     world.now_ms = 100 * HOUR_MS
     world.state.advance(world.now_ms)
@@ -215,11 +218,13 @@ def run(scenario: Scenario, policy: Policy, checkpoint_interval_ms: int = 5 * MI
                     world.apply_events(ev.PodChanged(record)) if task.node else world.submit(record)
                     world.now_ms += waits
     world.state.advance(world.now_ms)
-    world.live(2 * HOUR_MS)
+    start_ms = last_ms = world.now_ms
+    while world.now_ms < min(last_ms + HOUR_MS, start_ms + 2 * HOUR_MS):
+        world.live(min(last_ms + HOUR_MS, start_ms + 2 * HOUR_MS) - world.now_ms)
+        last_ms = max((when_ms for when_ms, _, _ in world.evictions), default=start_ms)
     sizes = {task.name: milli_gpus(task.size) for job in scenario.jobs for task in job.tasks}
     evicted = Counter(cause for _, cause, names in world.evictions for _ in names)
-    calm_ms = world.now_ms - max((when_ms for when_ms, _, _ in world.evictions), default=0)
-    return Outcome(world.running, evicted, sum(sizes[name] for name in world.running), calm_ms)
+    return Outcome(world.running, evicted, sum(sizes[name] for name in world.running), world.now_ms - last_ms)
 
 
 def _gangs(job: Job) -> list[ev.Event]:

@@ -20,7 +20,7 @@ TABLES = ("consolidation", "reclaim", "preempt")
 DOC = ROOT / "docs/explanation/kai-scenarios.md"
 SCENARIOS = {(table, scenario.name): scenario for table in TABLES for scenario in read(table)}
 QUICK = {*list(SCENARIOS)[::12]}
-"""Two hours of each scenario together take twenty seconds; quick runs live through these."""
+"""An hour or two of each scenario together take ten seconds; quick runs live through these."""
 
 
 class Other(Struct, frozen=True):

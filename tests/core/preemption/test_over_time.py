@@ -13,9 +13,11 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.state import State
 from tests.breadth import seeds
-from tests.core.lives import Life
+from tests.core.lives import STEP_MS, Life
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+LONG_MS = 4 * MINUTE_MS
+"""Between steps where 12 hours pass or more: no job is evicted before it ran for ten minutes."""
 GIB = 1 << 30
 
 
@@ -37,8 +39,8 @@ def queue(name: str, gpus: int = 0, **more: object) -> ev.Event:
     return ev.QueueChanged(Queue(name, guarantee=(("gpu", 1000 * gpus),) if gpus else (), **more))
 
 
-def life(*events: ev.Event) -> Life:
-    made = Life(State(Policy(fabric=())), grace_ms=30_000)
+def life(*events: ev.Event, least_ms: int = STEP_MS) -> Life:
+    made = Life(State(Policy(fabric=())), grace_ms=30_000, least_ms=least_ms)
     made.at(0, *events)
     return made
 
@@ -78,7 +80,7 @@ def test_a_guarantee_is_released_at_once_and_stays_there() -> None:
 def test_jobs_larger_than_what_is_due_do_not_take_turns_where_all_work_would_be_lost(
     queues: int, half_life_ms: int
 ) -> None:
-    made = life(node("a"))
+    made = life(node("a"), least_ms=LONG_MS)
     for number in range(queues):
         made.at(0, queue(f"q{number}", half_life_ms=half_life_ms))
         made.at(number * MINUTE_MS, ev.PodChanged(pod(f"p{number}", 8, f"q{number}", created_ms=number * MINUTE_MS)))
@@ -90,7 +92,7 @@ def test_jobs_larger_than_what_is_due_do_not_take_turns_where_all_work_would_be_
 @pytest.mark.parametrize("queues", [2, 5])
 def test_jobs_larger_than_what_is_due_take_turns_where_they_save_their_work(queues: int) -> None:
     work = Work(checkpoint_interval_ms=10 * MINUTE_MS, startup_ms=5 * MINUTE_MS)
-    made = life(node("a"))
+    made = life(node("a"), least_ms=LONG_MS)
     for number in range(queues):
         made.at(0, queue(f"q{number}", half_life_ms=24 * HOUR_MS))
         made.at(0, ev.PodChanged(pod(f"p{number}", 8, f"q{number}", created_ms=1, work=work)))
@@ -106,7 +108,7 @@ def test_jobs_larger_than_what_is_due_take_turns_where_they_save_their_work(queu
     [(1, 2, HOUR_MS), (1, 2, 7 * 24 * HOUR_MS), (8, 3, HOUR_MS), (8, 3, 7 * 24 * HOUR_MS)],
 )
 def test_the_odd_gpu_does_not_change_hands(gpus: int, queues: int, half_life_ms: int) -> None:
-    made = life(node("a", gpus))
+    made = life(node("a", gpus), least_ms=LONG_MS)
     for number in range(queues):
         made.at(0, queue(f"q{number}", half_life_ms=half_life_ms))
         made.at(0, *(ev.PodChanged(pod(f"p{number}-{i}", 1, f"q{number}", created_ms=i + 1)) for i in range(gpus)))

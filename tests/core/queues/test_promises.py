@@ -153,7 +153,7 @@ def test_nobody_is_evicted_again_and_again(seed: int) -> None:
     """All want more than there is, for ever, and nobody ever ends. What is due moves with what was used all the time,
     and evicted pods come back at once; room is freed every 20 minutes, so that all are tried again."""
     dice = random.Random(seed)
-    life = Life(State(Policy(fabric=())), grace_ms=30_000)
+    life = Life(State(Policy(fabric=())), grace_ms=30_000, least_ms=2 * MINUTE_MS)
     deep, sizes = dice.random() < 0.5, [dice.choice([4, 8]) for _ in range(dice.randint(1, 2))]
     life.at(0, *(ev.NodeChanged(gpu_node(f"n{i}", size)) for i, size in enumerate(sizes)))
     terms = {"half_life_ms": dice.choice([HOUR_MS, 24 * HOUR_MS]), "by_user": dice.random() < 0.3}
