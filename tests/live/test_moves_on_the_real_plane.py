@@ -9,10 +9,8 @@ No kubelet runs: `kubelets` do for the pods of a test what kubelets would.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +18,12 @@ import pytest
 from dovetail.core.policy import Policy
 from dovetail.kube.api.errors import ApiError, NotFound
 from dovetail.scheduler import deletion_costs
+from tests.forked import Forked
 from tests.live.conftest import NAMESPACE, Cluster, Document, eventually, stays
 
 ON_THE_PLANE = pytest.mark.parametrize(
     "cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True
 )  # fmt: skip
-DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 READY = {
     "phase": "Running",
     "conditions": [{"type": kind, "status": "True"} for kind in ("Initialized", "Ready", "ContainersReady")],
@@ -69,14 +67,12 @@ async def command(request: pytest.FixtureRequest, *flags: str) -> AsyncIterator[
     plane = request.getfixturevalue("deployed_plane")
     role = str(plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler"))
     fixed = ["scheduler", "--kubeconfig", role, "--no-leader-elect", "--listen", "", "--no-recording"]
-    process = await asyncio.create_subprocess_exec(
-        DOVETAIL, *fixed, *flags, stderr=asyncio.subprocess.DEVNULL
-    )  # fmt: skip
+    process = Forked(*fixed, *flags)
     try:
         yield
     finally:
         process.terminate()
-        await process.wait()
+        await process.ended()
 
 
 def workload(cluster: Cluster, kind: str, name: str, gpus: int, **annotations: str) -> tuple[str, Document]:
