@@ -20,7 +20,7 @@ import pytest
 from dovetail.kube.api.errors import ApiError, NotFound
 from tests.forked import Forked, run_beside
 from tests.live.conftest import Cluster, eventually, stays
-from tests.live.test_moves_on_the_real_plane import ON_THE_PLANE, READY, command, of, remove, workload
+from tests.live.test_moves_on_the_real_plane import LOOK_EVERY_S, ON_THE_PLANE, READY, command, of, remove, workload
 from tests.patience import PATIENCE_S
 
 
@@ -39,7 +39,7 @@ async def tended(cluster: Cluster, ends: asyncio.Event) -> AsyncIterator[None]:
                             await cluster.delete(path)
                     elif pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":
                         await cluster.patch(f"{path}/status", {"status": READY})
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     task = asyncio.create_task(tend())
     try:
