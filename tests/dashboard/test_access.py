@@ -50,8 +50,8 @@ async def test_the_real_api_server_decides_by_the_roles_of_people(plane: Plane) 
     plane.kubectl("apply", "-f", "deploy/namespace.yaml", "-f", "deploy/dashboard/rbac.yaml")
     for manifest in manifests:
         plane.kubectl("apply", "-f", "-", input=json.dumps(manifest))
-    tokens = {name: plane.token(SPACE, name) for name in names}
-    tokens["pages"] = plane.token("dovetail-system", "dovetail-dashboard")
+    tokens = {name: plane.kubectl("create", "token", "-n", SPACE, name).strip() for name in names}
+    tokens["pages"] = plane.kubectl("create", "token", "-n", "dovetail-system", "dovetail-dashboard").strip()
     config = replace(load_kubeconfig((plane.kubeconfig,)), source=Files(token=tokens["pages"]))
     async with Client(config) as client:
         access = ReviewedAccess(Reviews(client))

@@ -149,7 +149,7 @@ class _World:
     def token(self, namespace: str) -> str:
         """Of the account `default` of a namespace."""
         _until(lambda: self.plane.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))
-        return str(self.plane.token(namespace, "default"))
+        return str(self.plane.kubectl("create", "token", "-n", namespace, "default")).strip()
 
     def make(self, namespace: str, name: str, gpus: int) -> None:
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
