@@ -124,10 +124,9 @@ def test_the_manifests_can_be_put_together(folder: Path) -> None:
 
 @pytest.mark.plane
 def test_the_claim_is_made_kept_and_used_again_and_a_pod_that_never_was_ready_is_replaced(
-    plane_factory: Callable[..., Plane],
+    plane: Plane,
 ) -> None:
     """By the controller of StatefulSets."""
-    plane = plane_factory()
     plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy/operator/namespaces.yaml"))
     for _ in range(2):
         plane.kubectl("apply", "--server-side", "-k", str(FOLDER))
@@ -143,6 +142,7 @@ def test_the_claim_is_made_kept_and_used_again_and_a_pod_that_never_was_ready_is
     assert [one["metadata"]["uid"] for one in plane.get(f"{CORE}/persistentvolumeclaims")["items"]] == [
         claim["metadata"]["uid"]
     ]
+    plane.request("DELETE", f"{CORE}/persistentvolumeclaims/{CLAIM}")
 
 
 CORE, CLAIM = "/api/v1/namespaces/dovetail-system", "state-dovetail-agent-planes-0"

@@ -47,7 +47,9 @@ class Admin:
         self.plane = plane
 
     def create(self, document: dict[str, Any], *options: str) -> str:
-        return self.plane.kubectl("create", "-f", "-", f"--namespace={HERE}", *options, input=json.dumps(document))
+        # Without its own look at the schema, which the server has, kubectl takes half of the time.
+        fixed = ("create", "--validate=ignore", "-f", "-", f"--namespace={HERE}")
+        return self.plane.kubectl(*fixed, *options, input=json.dumps(document))
 
     def pod(self, name: str, annotations: dict[str, str] | None = None, *options: str) -> str:
         meta = {"name": name, "annotations": annotations or {}}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import Forked, run_forked
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.plane
@@ -85,15 +86,11 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE_S) == 0
-    replayed = subprocess.run(
-        [DOVETAIL, "replay", str(tmp_path / "recording"), "-o", "json"], capture_output=True, text=True, check=True
-    )
+    replayed = run_forked("replay", str(tmp_path / "recording"), "-o", "json")
     (run,) = json.loads(replayed.stdout)["runs"]
     assert (run["verdict"], run["notes"]) == ("equal", [])
     assert run["decisions"] >= 2
-    answer = subprocess.run(
-        [DOVETAIL, "why", "cmd-waits", "--kubeconfig", admin, "-o", "json"], capture_output=True, text=True, check=True
-    )
+    answer = run_forked("why", "cmd-waits", "--kubeconfig", admin, "-o", "json")
     why = json.loads(answer.stdout)
     assert (why["state"], why["code"]) == ("NotYet", "NoNodeFits")
     holder = {
@@ -105,13 +102,9 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
         "next": False,
     }
     assert holder in why["holders"]
-    table = subprocess.run(
-        [DOVETAIL, "why", "default/cmd-fits", "--kubeconfig", admin], capture_output=True, text=True, check=True
-    )
+    table = run_forked("why", "default/cmd-fits", "--kubeconfig", admin)
     assert "is on node cmd-node" in table.stdout
-    missing = subprocess.run(
-        [DOVETAIL, "why", "cmd-wait", "--kubeconfig", admin], capture_output=True, text=True, check=False
-    )
+    missing = run_forked("why", "cmd-wait", "--kubeconfig", admin)
     assert missing.returncode == 1
     assert "did you mean default/cmd-waits" in missing.stderr
     for pod in ("cmd-fits", "cmd-waits"):
@@ -144,21 +137,18 @@ def test_nodes_are_chosen_by_the_policy_that_is_named(
         meta = {"name": f"cmd-{number}", "namespace": "default", "labels": {"cmd": policy}}
         pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
     plane.kubectl("create", "-f", "-", input="\n---\n".join(map(json.dumps, (*nodes, *pods[1:]))))
-    command = [DOVETAIL, "scheduler", "--kubeconfig", role, "--lease-namespace", "dovetail-system", "--listen", ""]
-    command += ["--recording", str(tmp_path), "--policy", policy]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            plane.kubectl("apply", "-f", "-", input=json.dumps(pods[0]))
-            plane.kubectl("wait", "pod/cmd-0", "--for=condition=PodScheduled", "--timeout=60s")
-        finally:
-            process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=PATIENCE_S) == 0
+    fixed = ("--kubeconfig", role, "--lease-namespace", "dovetail-system", "--listen", "")
+    process = Forked("scheduler", *fixed, "--recording", str(tmp_path), "--policy", policy)
+    try:
+        plane.kubectl("apply", "-f", "-", input=json.dumps(pods[0]))
+        plane.kubectl("wait", "pod/cmd-0", "--for=condition=PodScheduled", "--timeout=60s")
+    finally:
+        process.terminate()
+    assert process.wait() == 0
     assert plane.kubectl("get", "pod", "cmd-0", "-o", "jsonpath={.spec.nodeName}") == node
     plane.kubectl("delete", "pod", "-l", f"cmd={policy}", "--force", "--grace-period=0", "--wait=false")
     plane.kubectl("delete", "node", "cmd-tight", "cmd-roomy")
-    replayed = subprocess.run(
-        [DOVETAIL, "replay", str(tmp_path), "-o", "json"], capture_output=True, text=True, check=True
-    )
+    replayed = run_forked("replay", str(tmp_path), "-o", "json")
     (run,) = json.loads(replayed.stdout)["runs"]
     assert (run["verdict"], run["notes"]) == ("equal", [])
 
@@ -177,9 +167,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> N
             }
         )
     )
-    answer = subprocess.run(
-        [DOVETAIL, "why", "p", "--kubeconfig", str(config)], capture_output=True, text=True, check=False
-    )
+    answer = run_forked("why", "p", "--kubeconfig", str(config))
     assert answer.returncode == 1
     assert answer.stderr.startswith("Error: ")
     assert "127.0.0.1" in answer.stderr

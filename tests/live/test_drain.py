@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from dovetail.kube.api.errors import ApiError, NotFound
+from tests.forked import Forked, run_beside
 from tests.live.conftest import Cluster, eventually, stays
-from tests.live.test_moves_on_the_real_plane import DOVETAIL, ON_THE_PLANE, READY, command, of, remove, workload
+from tests.live.test_moves_on_the_real_plane import LOOK_EVERY_S, ON_THE_PLANE, READY, command, of, remove, workload
 from tests.patience import PATIENCE_S
 
 
@@ -38,7 +39,7 @@ async def tended(cluster: Cluster, ends: asyncio.Event) -> AsyncIterator[None]:
                             await cluster.delete(path)
                     elif pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":
                         await cluster.patch(f"{path}/status", {"status": READY})
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     task = asyncio.create_task(tend())
     try:
@@ -55,18 +56,14 @@ class Drain:
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
 
-    async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
-        fixed = ("drain", "--kubeconfig", str(self._kubeconfig))
-        pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(DOVETAIL, *fixed, *arguments, stdout=pipe, stderr=pipe)
+    def begin(self, *arguments: str) -> Forked:
+        return Forked("drain", "--kubeconfig", str(self._kubeconfig), *arguments)
 
     async def run(self, *arguments: str) -> str:
         """What it prints."""
-        async with asyncio.timeout(PATIENCE_S):
-            process = await self.begin(*arguments)
-            out, errors = await process.communicate()
-        assert process.returncode == 0, errors.decode()
-        return out.decode()
+        done = await run_beside("drain", "--kubeconfig", str(self._kubeconfig), *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
 
 async def job(
@@ -115,7 +112,7 @@ async def test_a_node_gets_empty_with_room_held_elsewhere_and_no_job_is_cut(
         assert f"{a}: it is not known when {space}/{notebook} will leave." in lines
         assert await maintenance(cluster, a) == {}
 
-        process = await drain.begin(a, "--wait-checkpoint", "--reason", "new power supply")
+        process = drain.begin(a, "--wait-checkpoint", "--reason", "new power supply")
         # The pod saves its work, and is evicted. While it ends, its room elsewhere is not for others.
         await eventually(lambda: deleted(cluster), lambda names: names == [train])
         asked = await maintenance(cluster, a)
@@ -130,10 +127,10 @@ async def test_a_node_gets_empty_with_room_held_elsewhere_and_no_job_is_cut(
         await eventually(lambda: reasons(cluster, "large"), lambda found: "in maintenance" in found)
         await end(cluster, "sweep", "notebook")
         async with asyncio.timeout(PATIENCE_S):
-            _, progress = await process.communicate()
+            status = await process.ended()
         # The plane of all tests has the API of views, and nobody answers it here.
-        shown = [line for line in progress.decode().splitlines() if not line.startswith("note: ")]
-        assert process.returncode == 0 and shown[0].startswith(f"{a}: in maintenance."), shown
+        shown = [line for line in process.stderr.splitlines() if not line.startswith("note: ")]
+        assert status == 0 and shown[0].startswith(f"{a}: in maintenance."), shown
         assert shown[1].startswith(f"{a}: 4 pods left: ") and shown[-1] == f"{a}: empty"
 
         await cluster.delete(cluster.pods_path("late"))

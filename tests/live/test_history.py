@@ -5,7 +5,6 @@ writes on while it is asked."""
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.test_views import DOVETAIL, HIDDEN, WORLD, _own_address, _pod, _port, _until
-from tests.patience import PATIENCE_S
+from tests.forked import Forked, run_forked
+from tests.live.test_views import HIDDEN, WORLD, _own_address, _pod, _port, _until
 from tools.controlplane.plane import RequestFailed
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
@@ -53,16 +52,14 @@ class _World:
         self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
 
     @contextmanager
-    def collector(self) -> Iterator[subprocess.Popen[str]]:
-        command = [DOVETAIL, "collector", "--kubeconfig", self.role, "--listen", "", "--store", str(self.store)]
-        options = ["--write-every", "0.1", "--answers", f"{self.address}:{self.port}"]
-        with subprocess.Popen([*command, *options], text=True) as process:
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-                    process.wait(timeout=PATIENCE_S)
+    def collector(self) -> Iterator[Forked]:
+        fixed = ("--kubeconfig", self.role, "--listen", "", "--store", str(self.store), "--write-every", "0.1")
+        process = Forked("collector", *fixed, "--answers", f"{self.address}:{self.port}")
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
 
     def make(self, namespace: str, name: str, gpus: int) -> None:
         """A pod that holds GPUs."""
@@ -75,12 +72,12 @@ class _World:
         return dict(self.plane.request("GET", API + path, user=user)["answer"])
 
     def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [DOVETAIL, *arguments, "--kubeconfig", self.users[user]]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        return run_forked(*arguments, "--kubeconfig", self.users[user])
 
     def of_file(self, *arguments: str) -> str:
-        command = [DOVETAIL, *arguments, "--store", str(self.store)]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+        done = run_forked(*arguments, "--store", str(self.store))
+        done.check_returncode()
+        return done.stdout
 
 
 def test_the_history_behind_the_real_api_server(plane_factory: Callable[..., Any], tmp_path: Path) -> None:
@@ -192,17 +189,16 @@ def _shows_no_other_job(world: _World) -> None:
 def _holds_a_queue_whose_money_is_spent(world: _World) -> None:
     """The scheduler asks the collector with the rights of its role, and starts nothing more in the queue."""
     queue = "/apis/dovetail.dev/v1alpha1/queues/default"
-    command = [DOVETAIL, "scheduler", "--kubeconfig", world.scheduler, "--listen", "", "--no-recording"]
-    with subprocess.Popen(command, text=True) as process:
-        try:
-            money = _until(lambda: world.plane.get(queue).get("status", {}).get("money"))
-            assert (money["currency"], float(money["spent"]) > 0) == ("USD", True), money
-            account = "/api/v1/namespaces/team-a/serviceaccounts/default"
-            _until(lambda: world.plane.get(account))
-            world.plane.kubectl("apply", "-f", "-", input=_pod("team-a", "late", 1))
-            shown = _until(lambda: world.plane.get("/api/v1/namespaces/team-a/pods/late")["status"].get("conditions"))
-            assert "QueueBudgetUsed" in shown[0]["message"], shown
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=PATIENCE_S)
+    process = Forked("scheduler", "--kubeconfig", world.scheduler, "--listen", "", "--no-recording")
+    try:
+        money = _until(lambda: world.plane.get(queue).get("status", {}).get("money"))
+        assert (money["currency"], float(money["spent"]) > 0) == ("USD", True), money
+        account = "/api/v1/namespaces/team-a/serviceaccounts/default"
+        _until(lambda: world.plane.get(account))
+        world.plane.kubectl("apply", "-f", "-", input=_pod("team-a", "late", 1))
+        shown = _until(lambda: world.plane.get("/api/v1/namespaces/team-a/pods/late")["status"].get("conditions"))
+        assert "QueueBudgetUsed" in shown[0]["message"], shown
+    finally:
+        process.terminate()
+        process.wait()
     world.plane.kubectl("delete", "pod", "late", "--namespace=team-a", "--now")

@@ -45,7 +45,9 @@ class Objects:
         self.plane = plane
 
     def create(self, document: Document, *options: str) -> str:
-        return self.plane.kubectl("create", "--filename=-", *options, input=json.dumps(document))
+        # Without its own look at the schema, which the server has, kubectl takes half of the time.
+        fixed = ("create", "--validate=ignore", "--filename=-")
+        return self.plane.kubectl(*fixed, *options, input=json.dumps(document))
 
     def patch(self, what: str, patch: Document, *options: str) -> str:
         name = what.split("/")
@@ -153,8 +155,9 @@ async def test_an_agent_cannot_fill_its_lease_so_that_no_status_fits(objects: Ob
     path = f"/apis/dovetail.dev/v1alpha1/namespaces/{HERE}/gpuleases/held"
     objects.plane.kubectl("create", "serviceaccount", "agent", f"--namespace={HERE}")
     config = load_config(str(objects.plane.service_account_kubeconfig(HERE, "agent")))
+    were = []
     async with Client(config) as agent:
-        for count in (12_000, 15_400, 15_600, 16_000):
+        for count in (12_000, 15_400):
             live = objects.plane.get(path)
             live["metadata"]["managedFields"] = [
                 {
@@ -166,10 +169,11 @@ async def test_an_agent_cannot_fill_its_lease_so_that_no_status_fits(objects: Ob
             await agent.request("PUT", path, live)
             kept = len(objects.plane.get(path)["metadata"].get("managedFields", []))
             assert kept in (0, count, count + 1), kept
+            were.append(kept > 0)
             await objects.report("gpulease/held", {"state": "Ended", "cause": "Returned", "refused": "x" * 1000})
             assert objects.plane.get(path)["status"]["state"] == "Ended"
             await objects.report("gpulease/held", {"state": "Active"})
-    assert kept == 0, "the last one was too large"
+    assert were == [True, False], "the last one was too large"
 
 
 def test_a_control_plane_is_written_by_those_that_may_write_queues(objects: Objects) -> None:

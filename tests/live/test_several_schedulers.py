@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.live.conftest import NAMESPACE, Cluster, eventually, only_user, stays
+from tools.controlplane.plane import Plane
 
 ON_THE_PLANE = pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True)
 
@@ -73,11 +75,17 @@ async def test_a_podgroup_of_a_dialect_that_is_a_custom_resource(cluster: Cluste
     await cluster.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podgroups.scheduling.x-k8s.io")
 
 
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Plane]:
+    """A plane for tests that start and end parts of it; each leaves it empty and whole."""
+    with Plane(controllers=False) as plane:
+        yield plane
+
+
 @pytest.mark.plane
-async def test_beside_kube_scheduler_its_pods_are_counted(plane_factory: Callable[..., Any]) -> None:
-    """On a plane of its own: kube-scheduler would also place what other tests have left."""
-    plane = plane_factory(controllers=False, scheduler=True)
-    async with only_user(plane) as cluster:
+async def test_beside_kube_scheduler_its_pods_are_counted(bare: Plane) -> None:
+    """Not on the plane of all tests: kube-scheduler would also place what others have left."""
+    async with only_user(bare) as cluster, kube_scheduler(bare):
         node = await cluster.node("a")
         await cluster.pod("theirs", 6, schedulerName="default-scheduler")
         await eventually(cluster.bound, lambda bound: bound == {"theirs": node})
@@ -86,6 +94,16 @@ async def test_beside_kube_scheduler_its_pods_are_counted(plane_factory: Callabl
             assert "needs 4" in await cluster.reported("ours", "NoNodeFits (NotYet)")
             await cluster.delete(cluster.pods_path("theirs"))
             await eventually(cluster.bound, lambda bound: bound == {"ours": node})
+        await cluster.clean_up()
+
+
+@asynccontextmanager
+async def kube_scheduler(plane: Plane) -> AsyncIterator[None]:
+    await asyncio.to_thread(plane.start_scheduler)
+    try:
+        yield
+    finally:
+        plane.stop_scheduler()
 
 
 @ON_THE_PLANE
@@ -163,15 +181,15 @@ async def test_a_cluster_without_the_workload_api(plane_factory: Callable[..., A
 
 
 @pytest.mark.plane
-async def test_the_real_server_goes_away_and_comes_back(plane_factory: Callable[..., Any]) -> None:
-    plane = plane_factory(controllers=False)
-    async with only_user(plane) as cluster:
+async def test_the_real_server_goes_away_and_comes_back(bare: Plane) -> None:
+    async with only_user(bare) as cluster:
         node = await cluster.node("a")
         await cluster.pod("before", 1)
         async with cluster.scheduler(leader_elect=False):
             await eventually(cluster.bound, lambda bound: bound == {"before": node})
-            await asyncio.to_thread(plane.stop_apiserver)
+            await asyncio.to_thread(bare.stop_apiserver)
             await asyncio.sleep(2)
-            await asyncio.to_thread(plane.restart_apiserver)
+            await asyncio.to_thread(bare.restart_apiserver)
             await cluster.pod("after", 1)
             await eventually(cluster.bound, lambda bound: bound == {"before": node, "after": node})
+        await cluster.clean_up()

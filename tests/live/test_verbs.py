@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.forked import run_beside
 from tests.live.conftest import Cluster, eventually
-from tests.live.test_moves_on_the_real_plane import DOVETAIL, ON_THE_PLANE, command, kubelets
-from tests.patience import PATIENCE_S
+from tests.live.test_moves_on_the_real_plane import ON_THE_PLANE, command, kubelets
 
 IMAGE = ("--image", "registry.example/train:1.4")
 
@@ -32,14 +32,9 @@ class User:
         """What it prints, on both channels."""
         own = self._fixed if fixed is None else fixed
         at = arguments.index("--") if "--" in arguments else len(arguments)
-        async with asyncio.timeout(PATIENCE_S):
-            process = await asyncio.create_subprocess_exec(
-                DOVETAIL, *verb.split(), *own, *arguments[:at], *arguments[at:],
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
-            out, _ = await process.communicate()
-        assert process.returncode == code, out.decode()
-        return out.decode()
+        done = await run_beside(*verb.split(), *own, *arguments[:at], *arguments[at:])
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
 
 
 async def user_of(request: pytest.FixtureRequest, cluster: Cluster) -> User:

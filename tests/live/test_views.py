@@ -27,6 +27,7 @@ from dovetail.cli.kubeconfig import config_of
 from dovetail.cli.scheduling import PolicyChoice
 from dovetail.cli.watch.reading import WatchedCluster
 from dovetail.views.job_types import JobFilter
+from tests.forked import Forked, run_forked
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import KubectlFailed, RequestFailed
 
@@ -137,23 +138,13 @@ class _World:
     def pages(self) -> Iterator[str]:
         """The address of the web pages, with the options and the rights of the pod in deploy/dashboard."""
         role = str(self.plane.service_account_kubeconfig("dovetail-system", "dovetail-dashboard"))
-        command = [
-            DOVETAIL,
-            "dashboard",
-            "--kubeconfig",
-            role,
-            "--listen",
-            "127.0.0.1:0",
-            "--authorize",
-            "--views-only",
-            "--actions",
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                yield process.stdout.readline().split()[0]
-            finally:
-                process.kill()
+        arguments = ("--kubeconfig", role, "--listen", "127.0.0.1:0", "--authorize", "--views-only", "--actions")
+        process = Forked("dashboard", *arguments)
+        try:
+            yield process.first_line().split()[0]
+        finally:
+            process.kill()
+            process.wait()
 
     def token(self, namespace: str) -> str:
         """Of the account `default` of a namespace."""
@@ -169,8 +160,7 @@ class _World:
         return dict(self.plane.request("GET", API + path, user=user))
 
     def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [DOVETAIL, *arguments, "--kubeconfig", self.users[user]]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        return run_forked(*arguments, "--kubeconfig", self.users[user])
 
     def bound(self, namespace: str, name: str) -> str:
         pod = self.plane.get(f"/api/v1/namespaces/{namespace}/pods/{name}")

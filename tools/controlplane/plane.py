@@ -236,12 +236,18 @@ class Plane(Started):
     def token(self, namespace: str, name: str, seconds: int = 3600) -> str:
         """Request a token of a ServiceAccount from the TokenRequest API. The server rejects less than 600 seconds.
 
-        Raises KubectlFailed.
+        Raises as `request`.
         """
-        return self.kubectl("create", "token", name, f"--namespace={namespace}", f"--duration={seconds}s").strip()
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        return str(self.request("POST", path, asked)["status"]["token"])
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """Write a kubeconfig with a one-hour token of an existing ServiceAccount. Raises KubectlFailed."""
+        """Write a kubeconfig with a one-hour token of an existing ServiceAccount. Raises as `request`."""
         return self._write_kubeconfig(f"service-account-{namespace}-{name}", self.token(namespace, name))
 
     def start_scheduler(self, config_overrides: Mapping[str, object] | None = None) -> None:

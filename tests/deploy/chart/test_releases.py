@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ import yaml
 from dovetail import __version__
 from dovetail.operator.skew import RELEASE_ANNOTATION
 from tests.breadth import BREADTH
+from tests.forked import Forked, run_forked
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
@@ -34,7 +33,6 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/dovetail-system/deployments"
 PODS = "/api/v1/namespaces/dovetail-system/pods"
 OURS = "/apis/dovetail.dev/v1alpha1"
-MAIN = "from dovetail.cli import main; main()"
 Document = dict[str, Any]
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
@@ -105,13 +103,12 @@ class Cluster:
         """The operator runs, as the account of the release."""
         kubeconfig = self.plane.service_account_kubeconfig("dovetail-system", "dovetail-operator")
         arguments = ["operator", f"--kubeconfig={kubeconfig}", "--listen=", f"--image={self.image()}"]
-        with (self.plane.work_dir / "operator.log").open("w") as log:
-            process = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=log, stderr=log)
-            try:
-                yield
-            finally:
-                process.kill()
-                process.wait()
+        process = Forked(*arguments)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
 
     @contextmanager
     def jobs(self) -> Iterator[list[str]]:
@@ -138,7 +135,7 @@ class Cluster:
         kubeconfig = self.plane.service_account_kubeconfig("dovetail-system", pod["spec"]["serviceAccountName"])
         (container,) = pod["spec"]["containers"]
         arguments = [*container["args"], f"--kubeconfig={kubeconfig}"]
-        done = subprocess.run([sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, check=False)
+        done = run_forked(*arguments)
         phase = "Failed" if done.returncode else "Succeeded"
         state = {"terminated": {"exitCode": done.returncode, "reason": "Completed"}}
         status = {

@@ -40,7 +40,7 @@ from dovetail.kube.objects.queues import Amounts
 from dovetail.kube.translate import lease_documents, leases
 from tests.docs.pages import page
 from tests.paths import ROOT
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 Document = dict[str, Any]
 NAMES = ("agentcontrolplane", "leaserequest", "gpulease")
@@ -182,8 +182,12 @@ def defined(plane: Plane) -> Iterator[Plane]:
     plane.kubectl("delete", "namespace", "agent-tuner", "--wait=false")
 
 
-def apply(plane: Plane, document: Document, *options: str) -> str:
-    return plane.kubectl("apply", "--server-side", "--filename=-", *options, input=json.dumps(document))
+def apply(plane: Plane, document: Document, *, dry_run: bool = False) -> None:
+    """As `kubectl apply --server-side --force-conflicts` does."""
+    meta = document["metadata"]
+    path = f"/apis/dovetail.dev/v1alpha1/namespaces/{meta['namespace']}/{document['kind'].lower()}s/{meta['name']}"
+    query = "fieldManager=kubectl&fieldValidation=Strict&force=true" + ("&dryRun=All" if dry_run else "")
+    plane.request("PATCH", f"{path}?{query}", document, "application/apply-patch+yaml")
 
 
 def with_spec(document: Document, **spec: Any) -> Document:
@@ -254,8 +258,8 @@ def alternative(field: str, **one: Any) -> Any:
 )
 def test_a_real_server_refuses_a_request_that_contradicts_itself(defined: Plane, spec: Document, field: str) -> None:
     document = with_spec(REQUEST, **spec) | {"metadata": {"name": "refused", "namespace": "agent-tuner"}}
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
-        apply(defined, document, "--dry-run=server")
+    with pytest.raises(RequestFailed, match=re.escape(field)):
+        apply(defined, document, dry_run=True)
 
 
 @pytest.mark.plane
@@ -273,8 +277,8 @@ def test_a_real_server_refuses_a_request_that_contradicts_itself(defined: Plane,
 )
 def test_a_real_server_refuses_a_plane_that_contradicts_itself(defined: Plane, spec: Document, field: str) -> None:
     document = with_spec(PLANE, **spec) | {"metadata": {"name": "refused", "namespace": "agent-tuner"}}
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
-        apply(defined, document, "--dry-run=server")
+    with pytest.raises(RequestFailed, match=re.escape(field)):
+        apply(defined, document, dry_run=True)
 
 
 @pytest.mark.plane
@@ -297,11 +301,11 @@ def test_a_real_server_refuses_a_plane_that_contradicts_itself(defined: Plane, s
 def test_a_real_server_lets_nothing_change_that_is_fixed(
     defined: Plane, document: Document, spec: Document, field: str
 ) -> None:
-    apply(defined, document, "--force-conflicts")
-    with pytest.raises(KubectlFailed, match=re.escape(field)):
-        apply(defined, with_spec(document, **spec), "--dry-run=server")
+    apply(defined, document)
+    with pytest.raises(RequestFailed, match=re.escape(field)):
+        apply(defined, with_spec(document, **spec), dry_run=True)
     returned = {"number": 2, "fence": LEASE["spec"]["fence"], "action": "return"}
-    apply(defined, with_spec(LEASE, action=returned), "--dry-run=server")
+    apply(defined, with_spec(LEASE, action=returned), dry_run=True)
 
 
 WHOLE = LeaseAlternative(

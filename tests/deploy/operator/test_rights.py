@@ -34,7 +34,7 @@ from tests.docs.pages import page
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
 from tools.controlplane.credentials import Authority
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import KubectlFailed, Plane, RequestFailed
 
 DEPLOY = ROOT / "deploy"
 OPERATOR = DEPLOY / "operator"
@@ -167,19 +167,35 @@ USER = {"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.i
 
 
 class Account:
-    """kubectl as the operator."""
+    """Requests of the operator, with kubectl where that is more than one."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._kubeconfig = f"--kubeconfig={plane.service_account_kubeconfig(*ACCOUNT)}"
+        self._user = "system:serviceaccount:" + ":".join(ACCOUNT)
+        plane.kubeconfig_for(self._user, ["system:serviceaccounts", f"system:serviceaccounts:{ACCOUNT[0]}"])
+        self._plurals: dict[tuple[str, str], str] = {}
 
     def run(self, *arguments: str, input: str | None = None) -> str:
         return self._plane.kubectl(self._kubeconfig, *arguments, input=input)
 
-    def apply(self, *objects: Document) -> str:
-        text = yaml.safe_dump_all(objects)
-        arguments = ("apply", "--server-side", "--force-conflicts", "--field-manager=dovetail-operator", "-f", "-")
-        return self.run(*arguments, input=text)
+    def apply(self, *objects: Document) -> None:
+        for one in objects:
+            query = "fieldManager=dovetail-operator&force=true&fieldValidation=Strict"
+            path = f"{self.path(one)}?{query}"
+            self._plane.request("PATCH", path, one, "application/apply-patch+yaml", user=self._user)
+
+    def delete(self, one: Document) -> None:
+        self._plane.request("DELETE", self.path(one), user=self._user)
+
+    def path(self, one: Document) -> str:
+        version, meta = one["apiVersion"], one["metadata"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if (version, one["kind"]) not in self._plurals:
+            served = self._plane.request("GET", root)["resources"]
+            self._plurals |= {(version, each["kind"]): each["name"] for each in served if "/" not in each["name"]}
+        place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+        return f"{root}{place}/{self._plurals[version, one['kind']]}/{meta['name']}"
 
     def refused(self, *arguments: str, input: str | None = None) -> str:
         """The reason for which this is forbidden."""
@@ -193,7 +209,7 @@ class Account:
         """Why it may not apply this; "" if it may, and has."""
         try:
             self.apply(one)
-        except KubectlFailed as error:
+        except RequestFailed as error:
             return str(error)
         return ""
 
@@ -246,9 +262,7 @@ def test_it_can_make_all_that_a_stack_wants_and_remove_it(cluster: Plane, operat
     operator.apply(*everything)
     operator.apply(*everything)
     for one in reversed(everything):
-        namespace = one["metadata"].get("namespace")
-        place = (f"--namespace={namespace}",) if namespace else ()
-        operator.run("delete", one["kind"], one["metadata"]["name"], "--wait=false", *place)
+        operator.delete(one)
     left = "deployments,daemonsets,statefulsets,endpointslices"
     assert cluster.kubectl("get", left, "--all-namespaces", "-o", "name", "-l", LABEL).strip() == ""
     assert "dovetail" not in cluster.kubectl("get", "apiservices", "-o", "name")
