@@ -416,7 +416,7 @@ def _viewers_act_as_themselves(world: _World, pages: str) -> None:
     suspend = {"type": "suspend", "namespace": "team-a", "job": "sweep"}
     drain = {"type": "drain", "node": "view-node", "reason": "fans"}
     own = "actions.json?namespace=team-a"
-    may = _page(f"{pages}api/{own}&on=job&kind=Job&of=team-a", one)[1]["page"]["actions"]
+    may = _page(f"{pages}api/{own}&on=job&group=batch&kind=Job&of=team-a", one)[1]["page"]["actions"]
     assert may == ["suspend"] and _page(f"{pages}api/{own}&on=node", one)[1]["page"]["actions"] == []
     assert _page(f"{pages}api/actions.json?on=node", operator)[1]["page"]["actions"] == ["drain"]
 
