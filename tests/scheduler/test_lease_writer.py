@@ -209,11 +209,15 @@ async def test_a_lease_that_the_server_refuses_is_no_lease_and_its_request_begin
 ) -> None:
     monkeypatch.setattr(lease_writer, "_BEGIN_AGAIN_S", 0.1)
     async with cluster.scheduler():
-        cluster.playground.faults.add(Fault("answer", "POST", "gpuleases", times=1, status=403))
+        cluster.playground.faults.add(Fault("answer", "POST", "gpuleases", times=2, status=403))
         cluster.ask("one", "train", {"duration": "1h"}, firm=True)
         await cluster.until(lambda: cluster.state("one", "train") == "Active")
         await cluster.until(lambda: cluster.request("one", "train").get("state") == "Granted")
         await cluster.until(lambda: cluster.plane_status("one").get("leases") == 1)
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+        used = _used(cluster.plane_status("one")["usage"])
+        assert 60_000 * 1000 <= used < 2 * 60_000 * 1000, "those that were refused are not charged a minute each"
 
 
 async def test_no_device_is_in_two_leases_although_an_end_is_written_late(cluster: LeasedCluster) -> None:
@@ -421,6 +425,20 @@ async def test_a_request_leads_to_one_lease_although_its_status_is_read_after_th
         await cluster.settled()
         assert not cluster.lease("one", "train")
         assert _used(cluster.plane_status("one")["usage"]) == 60_000 * 1000
+
+
+async def test_a_request_whose_lease_is_over_when_the_next_process_reads_it_is_granted(cluster: LeasedCluster) -> None:
+    """The first process ended between the lease and the status of its request."""
+    faults = cluster.playground.faults
+    faults.add(Fault("answer", "PATCH", "leaserequests/status", times=10_000, status=503))
+    async with cluster.scheduler():
+        await cluster.lease_of("one", "train", {"duration": "1s"})
+    await asyncio.sleep(1)
+    faults.clear()
+    async with cluster.scheduler():
+        await cluster.until(lambda: not cluster.lease("one", "train"))
+        await cluster.settled()
+        assert cluster.request("one", "train") == {"observedGeneration": 1, "state": "Granted", "lease": "train"}
 
 
 async def test_a_revoked_lease_has_its_deadline_and_a_deleted_plane_loses_its_leases(cluster: LeasedCluster) -> None:

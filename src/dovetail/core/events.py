@@ -208,7 +208,10 @@ class LeaseChanged(Struct, frozen=True):
 
 
 class LeaseRemoved(Struct, frozen=True):
+    """The object of the lease is gone. `made`: there was one; else the API server refused it."""
+
     id: str
+    made: bool = True
 
 
 class LeaseRan(Struct, frozen=True):

@@ -34,6 +34,7 @@ from dovetail.core.state import State
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.resources import GPU_LEASES, LEASE_REQUESTS
 from dovetail.kube.informers import Informers
+from dovetail.kube.objects import leases as wire
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate import lease_documents
 from dovetail.kube.translate.lease_requests import lease_id
@@ -154,10 +155,14 @@ class LeaseWriter:
             self._write_status(live.lease, _status(live))
         else:
             self._remember(live.lease, _status(live))
+        self._led_to(id_, obj)
+
+    def _led_to(self, id_: str, obj: wire.GPULease) -> None:
+        """A lease was read. An earlier process may have ended before it wrote the status of its request."""
         asked = self._mirror.lease_requests.known.get(key_of(id_))
         led_to_it = asked is not None and asked.metadata.uid == obj.spec.request_uid
         if led_to_it and asked is not None and (asked.status is None or asked.status.state != GRANTED):
-            self._granted(live.lease)
+            self._granted(id_)
 
     def put(self, decision: Decision) -> None:
         match decision:
@@ -217,9 +222,9 @@ class LeaseWriter:
         write = partial(self._api.patch, LEASE_REQUESTS, id_, test, status)
         self._writes.add(id_, "request", write, replaces=True, patient=True)
 
-    def _granted(self, lease: GpuLease) -> None:
-        self._request(lease.id, lease_documents.granted(lease.name, self._generation(lease.id)))
-        self._forget(lease.id)
+    def _granted(self, id_: str) -> None:
+        self._request(id_, lease_documents.granted(key_of(id_)[1], self._generation(id_)))
+        self._forget(id_)
 
     def _forget(self, request: str) -> None:
         self._requests.pop(request, None)
@@ -228,7 +233,7 @@ class LeaseWriter:
     def _grant(self, lease: GpuLease) -> None:
         self._writes.add(lease.id, "lease", partial(self._make, lease))
         self._write_status(lease, lease_documents.lease_status(lease))
-        self._granted(lease)
+        self._granted(lease.id)
 
     def _changed(self, id_: str, refused: str) -> None:
         live = self._state().leases.live.get(id_)
@@ -253,6 +258,8 @@ class LeaseWriter:
             fence = known.spec.fence if known is not None else 0
             plane = f"{key_of(id_)[0]}/{known.spec.plane}" if known is not None else ""
             lease = _Lease(fence, plane, frozenset(), {})
+            if known is not None:
+                self._led_to(id_, known)
         self._ending[lease.fence] = lease.nodes
         self._mirror.feed.leases.over(id_, lease.fence)
         # It was charged until the step.
@@ -264,8 +271,10 @@ class LeaseWriter:
 
     def _not_made(self, id_: str, _: WriteRefused) -> None:
         """The lease ends for the core, and its request begins again after a while."""
-        self._leases.pop(id_, None)
-        self._mirror.put([LeaseRemoved(id_)])
+        lease, known = self._leases.pop(id_, None), self._mirror.gpu_leases.known.get(key_of(id_))
+        # The answer to a write that was carried out may have been lost, and a quota refuses the next one.
+        made = lease is not None and known is not None and known.spec.fence == lease.fence
+        self._mirror.put([LeaseRemoved(id_, made)])
         self._spawn(self._begin_again(id_))
 
     async def _begin_again(self, id_: str) -> None:

@@ -4,7 +4,8 @@
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
+from dovetail.core.bargaining.types import NAME_TAKEN, LeaseAlternative, LeaseRequest, ServiceClass
+from dovetail.core.model import Problem
 from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import Reason
 from tests.core.bargaining.market import MINUTE, Market, nodes
@@ -314,3 +315,36 @@ def test_a_place_that_is_free_goes_to_the_oldest_request_that_has_none() -> None
     for before, name in [("r1", "r4"), ("r4", "r3")]:
         market.act(before, "return")
         assert set(market.leases) == {name}
+
+
+def renewed(market: Market, name: str) -> LeaseRequest:
+    """The request is deleted, and created again, before its lease was read."""
+    market.step(ev.LeaseRequestRemoved(name))
+    market.requests[name] = replace(market.requests[name], created_ms=market.now_ms + 1)
+    market.step(ev.LeaseRequestChanged(market.requests[name]))
+    return market.requests[name]
+
+
+def test_a_request_of_the_name_of_one_that_was_just_granted_leaves_its_lease_alone() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.ask("r", LeaseAlternative(count=8, duration_ms=10 * MINUTE), firm=True)
+    newer, held = renewed(market, "r"), market.leases["r"]
+    state, refusal = market.states["r"]
+    assert state == "Pending" and refusal is not None and "of an older request" in refusal.detail
+    market.step(ev.LeaseRequestChanged(replace(newer, problem=Problem("metadata.name", "r", NAME_TAKEN))))
+    market.plane("b")
+    market.ask("s", LeaseAlternative(count=1), plane="b", firm=True)
+    assert market.leases == {"r": held} and market.free() == 0
+
+
+def test_it_has_its_turn_when_that_lease_is_over() -> None:
+    market = Market(*nodes(1))
+    market.plane()
+    market.ask("r", LeaseAlternative(count=8, duration_ms=10 * MINUTE), firm=True)
+    renewed(market, "r")
+    first = market.leases["r"]
+    market.act("r", "return")
+    assert market.leases["r"].fence > first.fence
+    market.act("r", "return")
+    assert "r" not in market.leases, "a request leads to one lease"

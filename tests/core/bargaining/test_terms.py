@@ -262,6 +262,22 @@ def test_asking_and_returning_all_the_time_is_charged_as_a_minute_each() -> None
     assert usage == pytest.approx(10 * 8 * 1000 * MINUTE, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("made", "inside", "charged"), [(True, False, True), (False, True, True), (False, False, False)]
+)
+def test_a_lease_that_was_never_made_is_charged_while_it_held_its_devices(
+    made: bool, inside: bool, charged: bool
+) -> None:
+    market = granted()
+    if inside:
+        market.pod("p", "r")
+    market.wait(1000)
+    market.step(ev.LeaseRemoved("r", made=made))
+    assert market.ended == {"r": "Returned"}
+    usage = market.state.shares.accounts.of("planes/a/a").at(market.now_ms)
+    assert usage == pytest.approx(4 * 1000 * (MINUTE if charged else 1000), rel=0.001)
+
+
 def test_a_lease_from_a_clock_that_was_ahead_is_charged_as_a_minute() -> None:
     known = granted().leases["r"]
     market = Market(*nodes(1))

@@ -42,9 +42,9 @@ def due(state: State) -> list[Decision]:
     recorded, leases.recorded = list(leases.recorded.values()), {}
     for lease in recorded:
         decisions += terms.resume(state, lease)
-    removed, leases.removed = list(leases.removed), {}
-    for lease_id in removed:
-        decisions += terms.end(state, leases.live[lease_id], EndCause.RETURNED)
+    removed, leases.removed = list(leases.removed.items()), {}
+    for lease_id, made in removed:
+        decisions += terms.end(state, leases.live[lease_id], EndCause.RETURNED, made=made)
     actions, leases.actions = list(leases.actions.values()), {}
     for action in actions:
         decisions += terms.act(state, action)

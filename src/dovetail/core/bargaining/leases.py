@@ -65,8 +65,8 @@ class LiveLease(Struct):
 
 class Leases:
     """`live` by id, `by_workload` the same by the workload of the placeholders, `by_pod` the lease of each pod inside.
-    `recorded` are leases that a driver read, `removed` those whose object is gone, `actions` what agents want. `fence`
-    is the last one that was used."""
+    `recorded` are leases that a driver read, `removed` those whose object is gone, with whether there was one,
+    `actions` what agents want. `fence` is the last one that was used."""
 
     def __init__(self) -> None:
         self.live: dict[str, LiveLease] = {}
@@ -74,7 +74,7 @@ class Leases:
         self.by_pod: dict[str, LiveLease] = {}
         self.by_plane: dict[str, dict[str, None]] = {}
         self.recorded: dict[str, GpuLease] = {}
-        self.removed: dict[str, None] = {}
+        self.removed: dict[str, bool] = {}
         self.actions: dict[str, LeaseAction] = {}
         self.ran: dict[str, LeaseRan] = {}
         """Leases that were over when they were first read."""
@@ -120,12 +120,12 @@ class Leases:
         if known is None or known.lease != lease:
             self.recorded[lease.id] = lease
 
-    def remove(self, lease_id: str) -> None:
-        """The object of the lease is gone."""
+    def remove(self, lease_id: str, made: bool) -> None:
+        """The object of the lease is gone, or was not `made`."""
         self.recorded.pop(lease_id, None)
         self.actions.pop(lease_id, None)
         if lease_id in self.live:
-            self.removed[lease_id] = None
+            self.removed[lease_id] = made
 
     def node_changed(self, name: str) -> None:
         if self.live:

@@ -5,6 +5,8 @@ Rules
 - The placeholders of the first alternative wait in the queue, as a job would. When their turn comes and they do not
   fit, the other alternatives are tried in their order, beside the reservations of others and without evictions.
 - A plane has one offer outstanding. One that it declines, or lets lapse, costs a back-off that doubles.
+- While a lease of its id is live, which an older request of its name led to, a request waits: its placeholders would be
+  those of the lease.
 - Of a plane at most `most_requests` requests have a place (`places`); the others get that reason once, and cost nothing
   more until they have one.
 """
@@ -19,9 +21,10 @@ from dovetail.core.bargaining.negotiation import Negotiation
 from dovetail.core.bargaining.offers import Fits
 from dovetail.core.bargaining.reports import report
 from dovetail.core.bargaining.states import RequestEvent, RequestState
-from dovetail.core.bargaining.types import MOST_ROUNDS, Answer, LeaseAlternative, LeaseRequest, Plane
+from dovetail.core.bargaining.types import MOST_ROUNDS, NAME_TAKEN, Answer, LeaseAlternative, LeaseRequest, Plane
 from dovetail.core.decisions import Bind, Decision, Hold
 from dovetail.core.event_handlers import apply
+from dovetail.core.model import Problem
 from dovetail.core.pipeline import pre_enqueue
 from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.pipeline.placement import LIMITS, NO_ROOM
@@ -108,7 +111,8 @@ def admit(state: State, plane_id: str) -> list[Decision]:
 
 
 def due(state: State, one: Negotiation) -> list[Decision]:
-    """The time has come: offers lapse, a back-off ends, or an alternative may start, or may not any more."""
+    """The time has come: offers lapse, a back-off ends, an alternative may start, or may not any more, or the lease of
+    an older request of the name is over."""
     if one.state is RequestState.OFFERED:
         if state.now_ms < one.until_ms:
             return []
@@ -172,6 +176,8 @@ def _when(one: Negotiation, now_ms: int) -> tuple[int, list[int]]:
 def _blocked(state: State, one: Negotiation) -> Refusal | None:
     """Why the request does not wait in a queue. It has a place, or is beyond, where it may start now."""
     requests = state.requests
+    if one.request.id in state.leases.live:
+        return Refusal(Reason.INVALID, When.NOT_YET, str(Problem("metadata.name", one.request.name, NAME_TAKEN)))
     plane = requests.planes.get(one.request.plane)
     if plane is None:
         return Refusal(Reason.PLANE_MISSING, When.NOT_YET, repr(one.request.plane))

@@ -52,7 +52,7 @@ class Bargaining(Struct, frozen=True):
     leases: tuple[LiveLeaseRecord, ...] = ()
     lease_times: Times = ()
     recorded: tuple[GpuLease, ...] = ()
-    removed: tuple[str, ...] = ()
+    removed: tuple[tuple[str, bool], ...] = ()
     actions: tuple[LeaseAction, ...] = ()
     nodes_changed: tuple[str, ...] = ()
     fence: int = 0
@@ -70,7 +70,7 @@ def take(state: State) -> Bargaining | None:
         tuple(requests.offered.items()), tuple(requests.silent), requests.timers.records(),
         requests.heartbeats.records(), tuple(requests.news.values()), tuple(requests.gone), tuple(requests.moved),
         tuple([_record(one) for one in leases.live.values()]),
-        leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed),
+        leases.timers.records(), tuple(leases.recorded.values()), tuple(leases.removed.items()),
         tuple(leases.actions.values()), tuple(leases.nodes_changed), leases.fence, tuple(leases.ran.values()),
         tuple(state.shares.since_ms.items()), tuple(requests.places.freed), requests.places.records(),
     )  # fmt: skip
@@ -100,7 +100,7 @@ def restore(state: State, record: Bargaining) -> None:
         leases.add(LiveLease(one.lease, one.workload, whole, one.state, inside, one.action, one.idle_ms))
     leases.timers.restore(record.lease_times)
     leases.recorded = {lease.id: lease for lease in record.recorded}
-    leases.removed = dict.fromkeys(record.removed)
+    leases.removed = dict(record.removed)
     leases.actions = {action.lease: action for action in record.actions}
     leases.nodes_changed = dict.fromkeys(record.nodes_changed)
     leases.fence = record.fence

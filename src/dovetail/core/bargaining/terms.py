@@ -6,7 +6,8 @@ Rules
   grace between the notice and that.
 - A renewal is for the last part of the term, for at most one more term, and is refused where a reservation would start
   later for it.
-- A lease counts for LEAST_CHARGED_MS at least, so that asking and returning all the time gains nothing.
+- A lease counts for LEAST_CHARGED_MS at least, so that asking and returning all the time gains nothing. One that the
+  API server refused, which no pod was in, counts for the time that its devices were held.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.bargaining import placeholders
 from dovetail.core.bargaining.leases import LiveLease
-from dovetail.core.bargaining.states import GpuLeaseState, LeaseEvent
+from dovetail.core.bargaining.states import GpuLeaseState, LeaseEvent, RequestState
 from dovetail.core.bargaining.types import EndCause, GpuLease, LeaseAction, Revocation, ServiceClass
 from dovetail.core.decisions import Decision, EndLease, GrantLease, LeaseStatus, RevokeLease
 from dovetail.core.event_handlers import apply
@@ -202,17 +203,21 @@ def _refused(state: State, live: LiveLease, why: str) -> Decision:
     return LeaseStatus(live.lease, live.state.value, state.steps, why)
 
 
-def end(state: State, live: LiveLease, cause: EndCause) -> list[Decision]:
-    """The lease is over. The pods inside hold their devices until they are gone."""
+def end(state: State, live: LiveLease, cause: EndCause, *, made: bool = True) -> list[Decision]:
+    """The lease is over. The pods inside hold their devices until they are gone. Where its object was not `made`, its
+    agent had nothing of it."""
     lease, now_ms = live.lease, state.now_ms
     uids = tuple(live.inside)
     rate = sum([state.shares.rate(uid) for uid in (*live.whole, *live.inside)])
-    if lease.alternative.service is not ServiceClass.SCAVENGER:
+    if lease.alternative.service is not ServiceClass.SCAVENGER and (made or uids):
         # The clock of the process that began the lease may have been ahead.
         _charge_least(state, lease.plane, rate, max(0, now_ms - lease.start_ms))
     state.leases.end(live)
     remove(state, live.workload)
     state.shares.since_ms.update(dict.fromkeys(uids, now_ms))
+    newer = state.requests.negotiations.get(lease.id)
+    if newer is not None and newer.state is RequestState.PENDING:
+        state.requests.timers.put(lease.id, now_ms)
     return [EndLease(lease.id, cause, uids, state.steps, rate)]
 
 

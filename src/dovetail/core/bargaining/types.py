@@ -23,6 +23,7 @@ MOST_ROUNDS = 3
 """Counter-offers to one request."""
 LEAVES = "planes/"
 """How the names of the queues of control planes begin."""
+NAME_TAKEN = "must be another name, or wait: a lease of this name, of an older request, is live"
 
 
 class ServiceClass(StrEnum):

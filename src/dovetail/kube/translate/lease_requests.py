@@ -15,7 +15,14 @@ import re
 from fractions import Fraction
 from math import ceil
 
-from dovetail.core.bargaining.types import MOST_ALTERNATIVES, Answer, LeaseAlternative, LeaseRequest, ServiceClass
+from dovetail.core.bargaining.types import (
+    MOST_ALTERNATIVES,
+    NAME_TAKEN,
+    Answer,
+    LeaseAlternative,
+    LeaseRequest,
+    ServiceClass,
+)
 from dovetail.core.model import GPU, MAX_GPUS, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.objects import leases as wire
@@ -51,8 +58,7 @@ def request(obj: wire.LeaseRequest, lease: wire.GPULease | None = None) -> Lease
     spec, problems = obj.spec, list[Problem]()
     meta = obj.metadata
     if lease is not None:
-        rule = "must be another name, or wait: a lease of this name, of an older request, is live"
-        problems.append(Problem("metadata.name", meta.name, rule))
+        problems.append(Problem("metadata.name", meta.name, NAME_TAKEN))
     if not 1 <= len(spec.alternatives) <= MOST_ALTERNATIVES:
         rule = f"must be 1 to {MOST_ALTERNATIVES} alternatives"
         problems.append(Problem("spec.alternatives", str(len(spec.alternatives)), rule))
