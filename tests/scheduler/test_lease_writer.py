@@ -480,3 +480,22 @@ async def test_a_scheduler_ends_in_order_with_the_statuses_that_leases_wait_for(
             cluster.act("one", f"held-{number}", 1, "return")
             await cluster.until(lambda number=number: cluster.state("one", f"held-{number}") in ("Ended", ""))
         assert scheduler.cancelled()
+
+
+async def test_a_lease_that_the_last_leader_made_late_does_not_end_that_of_the_next(cluster: LeasedCluster) -> None:
+    """Its request was under way when the next one granted the same request."""
+    faults = cluster.playground.faults
+    async with cluster.scheduler():
+        await cluster.lease_of("one", "other", {"count": 1, "duration": "1h"})
+        held_back = faults.add(Fault("answer", "POST", "gpuleases", "train|", times=10_000, status=503))
+        cluster.ask("one", "train", {"count": 1, "duration": "1h"}, firm=True)
+        await cluster.until(lambda: held_back.times < 10_000)
+        uid = cluster.playground.store.get(REQUESTS, "one", "train")["metadata"]["uid"]
+        late = cluster.lease("one", "other")["spec"] | {"requestUid": uid, "fence": 1}
+        kind = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPULease"}
+        cluster.playground.put(kind | {"metadata": {"name": "train", "namespace": "one"}, "spec": late})
+        await asyncio.sleep(0.3)
+        faults.clear()
+        await cluster.until(lambda: cluster.lease("one", "train").get("spec", late)["fence"] > 1)
+        await cluster.settled()
+        assert cluster.state("one", "train") == "Active"

@@ -352,7 +352,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.LeaseRequestChanged: lambda state, event: state.requests.put(event.request),
     ev.LeaseRequestRemoved: lambda state, event: state.requests.remove(event.id),
     ev.LeaseChanged: lambda state, event: state.leases.record(event.lease),
-    ev.LeaseRemoved: lambda state, event: state.leases.remove(event.id, event.made),
+    ev.LeaseRemoved: lambda state, event: state.leases.remove(event.id, event.fence, event.made),
     ev.LeaseRan: lambda state, event: state.leases.ended(event),
     ev.LeaseActed: lambda state, event: state.leases.act(event.action),
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(

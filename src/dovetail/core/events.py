@@ -208,9 +208,10 @@ class LeaseChanged(Struct, frozen=True):
 
 
 class LeaseRemoved(Struct, frozen=True):
-    """The object of the lease is gone. `made`: there was one; else the API server refused it."""
+    """The object of the lease with this fence (0: any) is gone, or was not `made`, as the API server refused it."""
 
     id: str
+    fence: int = 0
     made: bool = True
 
 

@@ -274,7 +274,7 @@ class LeaseWriter:
         lease, known = self._leases.pop(id_, None), self._mirror.gpu_leases.known.get(key_of(id_))
         # The answer to a write that was carried out may have been lost, and a quota refuses the next one.
         made = lease is not None and known is not None and known.spec.fence == lease.fence
-        self._mirror.put([LeaseRemoved(id_, made)])
+        self._mirror.put([LeaseRemoved(id_, lease.fence if lease is not None else 0, made)])
         self._spawn(self._begin_again(id_))
 
     async def _begin_again(self, id_: str) -> None:

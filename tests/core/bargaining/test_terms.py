@@ -315,5 +315,5 @@ def test_what_an_agent_wanted_of_a_lease_that_is_gone_is_forgotten() -> None:
     """A later lease can have its name, and other numbers."""
     leases = Leases()
     leases.act(LeaseAction("ns/one", 5, 7, "return"))
-    leases.remove("ns/one")
+    leases.remove("ns/one", 7, True)
     assert not leases

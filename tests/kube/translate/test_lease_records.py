@@ -94,7 +94,7 @@ def test_a_request_of_the_name_of_a_lease_waits_until_that_is_gone() -> None:
     (first,) = feed.requests([request()])
     assert isinstance(first, ev.LeaseRequestChanged) and first.request.problem is not None
     ended = feed.leases([lease("modified", state="Ended")])
-    assert ended == [ev.LeaseRemoved("ns/one")]
+    assert ended == [ev.LeaseRemoved("ns/one", ONE.fence)]
     (free,) = feed.leases([lease("deleted")])
     assert isinstance(free, ev.LeaseRequestChanged) and free.request.problem is None
 
@@ -103,7 +103,7 @@ def test_a_request_whose_lease_came_and_went_is_settled_before_its_own_status_is
     feed, _ = records()
     feed.requests([request(uid="a")])
     assert feed.leases([lease(request_uid="a")])[1:] == [ev.LeaseRequestRemoved("ns/one")]
-    assert feed.leases([lease("deleted", request_uid="a")]) == [ev.LeaseRemoved("ns/one")]
+    assert feed.leases([lease("deleted", request_uid="a")]) == [ev.LeaseRemoved("ns/one", ONE.fence)]
     assert feed.requests([request("modified", "Offered", "a"), request("modified", "Granted", "a")]) == []
     (again,) = feed.requests([request("deleted", "Granted", "a"), request(uid="b")])
     assert isinstance(again, ev.LeaseRequestChanged) and again.request.problem is None, "another one of the name"
@@ -127,7 +127,7 @@ def test_a_lease_is_reported_once_and_each_action_once() -> None:
     assert isinstance(acted, ev.LeaseActed) and (acted.action.number, acted.action.action) == (1, "return")
     assert feed.leases([lease("modified", action, renewals=1)]) == []
     assert feed.leases([lease("modified", action | {"number": 2}, action=2)]) == []
-    assert feed.leases([lease("deleted", action)]) == [ev.LeaseRemoved("ns/one")]
+    assert feed.leases([lease("deleted", action)]) == [ev.LeaseRemoved("ns/one", ONE.fence)]
 
 
 def test_a_lease_that_was_ended_before_is_not_reported_and_a_damaged_one_is_a_finding() -> None:
@@ -189,7 +189,7 @@ def test_a_lease_that_had_ended_when_it_was_first_read_is_reported_with_its_char
     assert feed.leases([lease(**over)]) == [ev.LeaseRan("ns/one", "ns/p", 2000, 1000, 61_500)]
     assert feed.leases([lease("modified", **over), lease("deleted", **over)]) == []
     assert feed.leases([lease()]) == [ev.LeaseChanged(ONE)]
-    assert feed.leases([lease("modified", **over)]) == [ev.LeaseRemoved("ns/one")]
+    assert feed.leases([lease("modified", **over)]) == [ev.LeaseRemoved("ns/one", ONE.fence)]
     for wrong in ({"ended": None}, {"ended": "1970-01-01T00:00:00Z"}, {"rate": -1}):
         assert records()[0].leases([lease(**over | wrong)]) == []
 
@@ -212,5 +212,5 @@ def test_a_lease_that_is_read_when_the_core_has_ended_it_is_removed_once() -> No
     feed, _ = records()
     feed.leases([lease()])
     feed.over("ns/one", ONE.fence)
-    assert feed.leases([lease("modified")]) == [ev.LeaseRemoved("ns/one")]
+    assert feed.leases([lease("modified")]) == [ev.LeaseRemoved("ns/one", ONE.fence)]
     assert feed.leases([lease("modified"), lease("deleted")]) == []

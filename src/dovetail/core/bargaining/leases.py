@@ -120,11 +120,13 @@ class Leases:
         if known is None or known.lease != lease:
             self.recorded[lease.id] = lease
 
-    def remove(self, lease_id: str, made: bool) -> None:
-        """The object of the lease is gone, or was not `made`."""
-        self.recorded.pop(lease_id, None)
+    def remove(self, lease_id: str, fence: int, made: bool) -> None:
+        """The object of the lease with this fence (0: any) is gone, or was not `made`."""
         self.actions.pop(lease_id, None)
-        if lease_id in self.live:
+        recorded, live = self.recorded.get(lease_id), self.live.get(lease_id)
+        if recorded is not None and fence in (0, recorded.fence):
+            del self.recorded[lease_id]
+        if live is not None and fence in (0, live.lease.fence):
             self.removed[lease_id] = made
 
     def node_changed(self, name: str) -> None:

@@ -58,7 +58,8 @@ class LeaseRecords:
         self._requests: dict[str, wire.LeaseRequest] = {}
         self._reported: dict[str, LeaseRequest] = {}
         self._leases: dict[str, wire.GPULease] = {}
-        self._live: set[str] = set()
+        self._live: dict[str, int] = {}
+        """The fences of those that were reported and not removed."""
         self._over: dict[tuple[str, int], None] = {}
         """Leases that the core has ended, by id and fence: the last ones, as objects go some seconds later."""
         self._settled: dict[tuple[str, str], None] = {}
@@ -156,10 +157,9 @@ class LeaseRecords:
             self._find(f"GPULease {id_}", (LayoutFinding("GPULease", id_, problem),) if problem is not None else ())
             if record is None:
                 if id_ in self._live:
-                    self._live.discard(id_)
-                    events.append(ev.LeaseRemoved(id_))
+                    events.append(ev.LeaseRemoved(id_, self._live.pop(id_)))
             elif id_ not in self._live:
-                self._live.add(id_)
+                self._live[id_] = record.fence
                 events.append(ev.LeaseChanged(record))
             if change.kind == "deleted":
                 self._leases.pop(id_, None)
