@@ -482,6 +482,28 @@ async def test_a_scheduler_ends_in_order_with_the_statuses_that_leases_wait_for(
         assert scheduler.cancelled()
 
 
+async def test_a_request_of_the_name_of_one_whose_lease_is_being_made_has_a_lease_of_its_own(
+    cluster: LeasedCluster,
+) -> None:
+    faults = cluster.playground.faults
+    async with cluster.scheduler():
+        held_back = faults.add(Fault("answer", "POST", "gpuleases", "train|", times=10_000, status=503))
+        cluster.ask("one", "train", {"count": 16, "perNode": 8, "duration": "1h"}, firm=True)
+        await cluster.until(lambda: held_back.times < 10_000)
+        cluster.playground.delete(REQUESTS, "one", "train")
+        cluster.ask("one", "train", {"count": 1, "duration": "1h"}, firm=True)
+        await asyncio.sleep(20)
+        faults.clear()
+        await cluster.until(lambda: cluster.state("one", "train") == "Active")
+        await cluster.settled()
+        assert len(cluster.lease("one", "train")["spec"]["devices"]) == 16
+        assert cluster.request("one", "train")["state"] == "Denied"
+        cluster.act("one", "train", 1, "return")
+        await cluster.until(lambda: cluster.request("one", "train").get("state") == "Granted")
+        await cluster.until(lambda: cluster.state("one", "train") == "Active")
+        assert len(cluster.lease("one", "train")["spec"]["devices"]) == 1
+
+
 async def test_a_lease_that_the_last_leader_made_late_does_not_end_that_of_the_next(cluster: LeasedCluster) -> None:
     """Its request was under way when the next one granted the same request."""
     faults = cluster.playground.faults

@@ -34,11 +34,10 @@ class LeaseApi:
         self._client = client
         self._mirror = mirror
 
-    async def make(self, lease: GpuLease) -> None:
-        """Make the GPULease. Raises WriteRefused, ApiError."""
-        asked = self._mirror.lease_requests.known.get(key_of(lease.id))
+    async def make(self, lease: GpuLease, request_uid: str) -> None:
+        """Make the GPULease that this request led to. Raises WriteRefused, ApiError."""
         uuids = {holding.node: self._uuids(holding.node) for holding in lease.holdings}
-        body = lease_documents.lease_object(lease, asked.metadata.uid if asked is not None else "", uuids)
+        body = lease_documents.lease_object(lease, request_uid, uuids)
         path = GPU_LEASES.path(key_of(lease.id)[0])
         try:
             await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))

@@ -231,7 +231,10 @@ class LeaseWriter:
         self._answers.pop(request, None)
 
     def _grant(self, lease: GpuLease) -> None:
-        self._writes.add(lease.id, "lease", partial(self._make, lease))
+        # By the time of the write another request may have the name.
+        asked = self._mirror.lease_requests.known.get(key_of(lease.id))
+        uid = asked.metadata.uid if asked is not None else ""
+        self._writes.add(lease.id, "lease", partial(self._make, lease, uid))
         self._write_status(lease, lease_documents.lease_status(lease))
         self._granted(lease.id)
 
@@ -281,12 +284,12 @@ class LeaseWriter:
         await asyncio.sleep(_BEGIN_AGAIN_S)
         self._mirror.put(self._mirror.feed.leases.again(id_))
 
-    async def _make(self, lease: GpuLease) -> None:
+    async def _make(self, lease: GpuLease, request_uid: str) -> None:
         nodes = {holding.node for holding in lease.holdings}
         while any(fence < lease.fence and nodes & ending for fence, ending in self._ending.items()):
             await self._ended.wait()
         try:
-            await self._api.make(lease)
+            await self._api.make(lease, request_uid)
         except WriteRefused:
             # If it is over by now, its end is not written either.
             self._end_written(lease.fence)
