@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents
-from dovetail.kube.manifests.documents import STDIN, ManifestError, content, files_named
+from dovetail.kube.manifests.documents import STDIN, BytesNotRead, ManifestError, content, files_named
 from dovetail.kube.manifests.folders import Ignored
 
 _BOM = b"\xef\xbb\xbf"
@@ -20,12 +21,14 @@ _GZIPPED = ".gz"
 
 
 class File(Struct, frozen=True):
-    """A file of manifests. `data` are its bytes. If it could not be read, `error` is set and `documents` is empty."""
+    """A file of manifests. `data` are its bytes. If it could not be read, `error` is set and `documents` is empty; with
+    `is_lost`, nobody knows its bytes."""
 
     name: str
     data: bytes
     documents: tuple[SourceDocument, ...]
     error: Unreadable | None = None
+    is_lost: bool = False
 
     def rewritten(self, text: str) -> File:
         """The file with another text; nothing is written. A file that could not be read is returned unchanged."""
@@ -33,6 +36,11 @@ class File(Struct, frozen=True):
             return self
         bom = _BOM if self.data.startswith(_BOM) else b""
         return replace(self, data=bom + text.encode(), documents=tuple(documents(self.name, text)))
+
+
+def shown_name(name: str) -> str:
+    """The name of a file as text, which JSON and XML need: bytes that are no UTF-8 as in `\\xff`."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def names(paths: Iterable[str], ignored: Ignored | None = None) -> list[str]:
@@ -51,7 +59,7 @@ def read(name: str) -> File:
         data = content(name, MAX_BYTES)
         return File(name, data, tuple(documents(name, decoded(data))))
     except ManifestError as error:
-        return File(name, data, (), Unreadable(error.message, error.line))
+        return File(name, data, (), Unreadable(error.message, error.line), isinstance(error, BytesNotRead))
     except Unreadable as error:
         return File(name, data, (), error)
 
