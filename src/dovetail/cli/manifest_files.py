@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents
+from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents, too_large
 from dovetail.kube.manifests.documents import STDIN, BytesNotRead, ManifestError, content, files_named
 from dovetail.kube.manifests.folders import Ignored
 
@@ -56,12 +56,24 @@ def read(name: str) -> File:
     """The file; its `error` is set if it cannot be read."""
     data = b""
     try:
+        size = Path(name).stat().st_size if name != STDIN else 0
+        if size > MAX_BYTES:
+            # Among manifests are sets of data, which may be larger than the memory.
+            data = _beginning(name)
+            raise too_large(size)
         data = content(name, MAX_BYTES)
         return File(name, data, tuple(documents(name, decoded(data))))
     except ManifestError as error:
         return File(name, data, (), Unreadable(error.message, error.line), isinstance(error, BytesNotRead))
     except Unreadable as error:
         return File(name, data, (), error)
+    except OSError as error:
+        return File(name, data, (), Unreadable(f"cannot be read: {error.strerror or error}"), is_lost=True)
+
+
+def _beginning(name: str) -> bytes:
+    with Path(name).open("rb") as stream:
+        return stream.read(MAX_BYTES)
 
 
 def written(old: File, new: File) -> File:

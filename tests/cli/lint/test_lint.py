@@ -134,6 +134,14 @@ def test_formats_can_be_read_whatever_the_name_of_a_file_has(bad: Path) -> None:
     assert place["uri"] == f"{bad.parent}/a%FF%20b.yaml"
 
 
+def test_a_set_of_data_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.json"
+    large.touch()
+    os.truncate(large, 1 << 40)
+    assert "skipped: 1 document that cannot be read" in lint(tmp_path).stdout
+    assert "1048576 MiB is too large" in lint(large).stdout
+
+
 def test_control_characters_of_names_reach_neither_a_terminal_nor_xml(bad: Path) -> None:
     bad.write_text(BAD.replace("name: night", r'name: "a\ab\nc"'))
     assert "\n" not in lint(bad, *ONLY).stdout.split("Pod a b c: ")[0]
