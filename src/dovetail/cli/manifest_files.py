@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents
-from dovetail.kube.manifests.documents import STDIN, ManifestError, content, files_named
+from dovetail.advice.lint.source import MAX_BYTES, SourceDocument, Unreadable, decoded, documents, too_large
+from dovetail.kube.manifests.documents import STDIN, BytesNotRead, ManifestError, content, files_named
 from dovetail.kube.manifests.folders import Ignored
 
 _BOM = b"\xef\xbb\xbf"
@@ -20,12 +21,14 @@ _GZIPPED = ".gz"
 
 
 class File(Struct, frozen=True):
-    """A file of manifests. `data` are its bytes. If it could not be read, `error` is set and `documents` is empty."""
+    """A file of manifests. `data` are its bytes. If it could not be read, `error` is set and `documents` is empty; with
+    `is_lost`, nobody knows its bytes."""
 
     name: str
     data: bytes
     documents: tuple[SourceDocument, ...]
     error: Unreadable | None = None
+    is_lost: bool = False
 
     def rewritten(self, text: str) -> File:
         """The file with another text; nothing is written. A file that could not be read is returned unchanged."""
@@ -33,6 +36,11 @@ class File(Struct, frozen=True):
             return self
         bom = _BOM if self.data.startswith(_BOM) else b""
         return replace(self, data=bom + text.encode(), documents=tuple(documents(self.name, text)))
+
+
+def shown_name(name: str) -> str:
+    """The name of a file as text, which JSON and XML need: bytes that are no UTF-8 as in `\\xff`."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def names(paths: Iterable[str], ignored: Ignored | None = None) -> list[str]:
@@ -48,12 +56,24 @@ def read(name: str) -> File:
     """The file; its `error` is set if it cannot be read."""
     data = b""
     try:
+        size = Path(name).stat().st_size if name != STDIN else 0
+        if size > MAX_BYTES:
+            # Among manifests are sets of data, which may be larger than the memory.
+            data = _beginning(name)
+            raise too_large(size)
         data = content(name, MAX_BYTES)
         return File(name, data, tuple(documents(name, decoded(data))))
     except ManifestError as error:
-        return File(name, data, (), Unreadable(error.message, error.line))
+        return File(name, data, (), Unreadable(error.message, error.line), isinstance(error, BytesNotRead))
     except Unreadable as error:
         return File(name, data, (), error)
+    except OSError as error:
+        return File(name, data, (), Unreadable(f"cannot be read: {error.strerror or error}"), is_lost=True)
+
+
+def _beginning(name: str) -> bytes:
+    with Path(name).open("rb") as stream:
+        return stream.read(MAX_BYTES)
 
 
 def written(old: File, new: File) -> File:

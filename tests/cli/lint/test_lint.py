@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import stat
 import xml.etree.ElementTree as ET
@@ -117,6 +118,42 @@ def test_junit(bad: Path, tmp_path: Path) -> None:
         (str(tmp_path / "good.yaml"), "0"), (str(bad), "1"),
     ]  # fmt: skip
     assert [case.get("name") for case in root.iter("testcase") if case.find("failure") is None] == ["no finding"]
+
+
+def test_formats_can_be_read_whatever_the_name_of_a_file_has(bad: Path) -> None:
+    odd = bad.rename(bad.parent / os.fsdecode(b"a\xff b.yaml"))
+    known = bad.parent / "known.json"
+    assert lint(odd, *ONLY, "--write-baseline", known).exit_code == 0
+    assert lint(odd, *ONLY, "--baseline", known).exit_code == 0
+    shown = f"{bad.parent}/a\\xff b.yaml"
+    assert [one["file"] for one in found(odd, *ONLY)] == [shown]
+    assert lint(odd, *ONLY).stdout.startswith(f"{shown}:11:9: ")
+    assert [one.get("name") for one in ET.fromstring(lint(odd, *ONLY, "-o", "junit").stdout)] == [shown]
+    (run,) = json.loads(lint(odd, *ONLY, "-o", "sarif").stdout)["runs"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place["uri"] == f"{bad.parent}/a%FF%20b.yaml"
+
+
+def test_a_set_of_data_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.json"
+    large.touch()
+    os.truncate(large, 1 << 40)
+    assert "skipped: 1 document that cannot be read" in lint(tmp_path).stdout
+    assert "1048576 MiB is too large" in lint(large).stdout
+
+
+def test_control_characters_of_names_reach_neither_a_terminal_nor_xml(bad: Path) -> None:
+    bad.write_text(BAD.replace("name: night", r'name: "a\ab\nc"'))
+    assert "\n" not in lint(bad, *ONLY).stdout.split("Pod a b c: ")[0]
+    (case,) = ET.fromstring(lint(bad, *ONLY, "-o", "junit").stdout).iter("testcase")
+    assert str(case.get("name")).startswith("G01 Pod a b c spec.containers")
+
+
+def test_a_file_of_a_folder_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to("a.yaml")
+    result = lint(tmp_path)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{tmp_path}/a.yaml: error G00: cannot be read: Too many levels of symbolic links")
 
 
 def test_github(bad: Path) -> None:

@@ -47,6 +47,13 @@ def test_takes_manifests_in_order_and_never_those_of_git_and_node_modules(tmp_pa
     assert names(tmp_path) == [".github/h.yml", "a/b.yml", "a/c.json.gz", "b.yaml"]
 
 
+def test_a_link_to_itself_is_for_its_reader_and_one_to_nothing_is_left_out(tmp_path: Path) -> None:
+    put(tmp_path, "a.yaml")
+    (tmp_path / "itself.yaml").symlink_to("itself.yaml")
+    (tmp_path / "lost.yaml").symlink_to("nowhere.yaml")
+    assert names(tmp_path) == ["a.yaml", "itself.yaml"]
+
+
 def test_their_order_is_that_of_their_paths_and_their_names_begin_as_the_folder_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

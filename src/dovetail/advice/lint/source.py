@@ -100,13 +100,17 @@ class SourceDocument(Struct, frozen=True, dict=True):
         return found[1].strip(), max(line - self.first_line - found[0].count("\n") + 1, 1)
 
 
+def too_large(size: int) -> Unreadable:
+    """The error of a file with more than MAX_BYTES."""
+    return Unreadable(
+        f"{size / 2**20:.0f} MiB is too large: files up to {MAX_BYTES >> 20} MiB are checked; split it, or leave it out"
+    )
+
+
 def decoded(data: bytes) -> str:
     """The text of a file. Raises Unreadable if it is not text, or too large for a manifest."""
     if len(data) > MAX_BYTES:
-        size = f"{len(data) / 2**20:.0f} MiB"
-        raise Unreadable(
-            f"{size} is too large: files up to {MAX_BYTES >> 20} MiB are checked; split it, or leave it out"
-        )
+        raise too_large(len(data))
     if b"\0" in data[:4096]:
         raise Unreadable("is a binary file, no manifest")
     try:

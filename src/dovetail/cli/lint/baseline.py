@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dovetail.cli.lint.settings import BadSettings
+from dovetail.cli.manifest_files import shown_name
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.manifests.documents import STDIN
 
@@ -67,4 +68,4 @@ def _key(one: LintFinding, folder: Path) -> _Known:
     """The file counts from the folder of the baseline, wherever the command runs."""
     real, root = Path(one.file).absolute(), folder.absolute()
     file = real.relative_to(root).as_posix() if one.file != STDIN and real.is_relative_to(root) else one.file
-    return file, one.rule, one.object, one.path, one.message
+    return shown_name(file), one.rule, one.object, one.path, one.message

@@ -4,7 +4,7 @@
 Rules
 - A template that was not rendered is left out wherever it is.
 - A file or document of a folder that cannot be read, and has no `apiVersion` in its text, is no manifest. One that was
-  named is an error.
+  named, or whose bytes cannot be read, is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class LeftOut(Struct):
 
     def of(self, file: File) -> File:
         """The file without what is left out, which is counted."""
-        if file.error is not None and file.name not in self.named and _MARK.encode() not in file.data:
+        is_named = file.is_lost or file.name in self.named
+        if file.error is not None and not is_named and _MARK.encode() not in file.data:
             self.others += 1
             return replace(file, error=None)
         return replace(file, documents=tuple(one for one in file.documents if self._is_checked(one)))

@@ -8,9 +8,11 @@ servers, which show them as tests; `github` are workflow commands of GitHub Acti
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import click
 from msgspec import Struct
@@ -21,7 +23,8 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Rule, Severity
 from dovetail.advice.lint.rules.gangs import GROUPS
-from dovetail.cli.output import count, versioned
+from dovetail.cli.manifest_files import shown_name
+from dovetail.cli.output import count, printable, versioned
 from dovetail.kube.manifests.templates import group_kind, holds_templates
 
 _PLURALS = {Severity.INFO: "info"}
@@ -72,7 +75,7 @@ def as_text(report: LintReport) -> str:
         level = click.style(one.level.value, _COLOURS[one.level], bold=True)
         guess = " (a guess: facts of the cluster are missing)" if one.guess else ""
         where = f"{one.object}: {one.path}: " if one.path else ""
-        lines.append(f"{_place(one)}: {level} {one.rule}: {where}{one.message}{guess}")
+        lines.append(f"{_place(one)}: {level} {one.rule}: {printable(where + one.message)}{guess}")
         template, line = one.rendered_from
         if template:
             lines.append(f"    template: {template}, line {line} of what it renders")
@@ -123,8 +126,8 @@ def _kind(whole: Field) -> str:
 
 def reported(one: LintFinding) -> ReportedFinding:
     return ReportedFinding(
-        one.rule, one.level, one.file, one.line, one.column, one.object, one.path, one.message, one.effect, one.guess,
-        one.fixable, one.patch, *one.rendered_from,
+        one.rule, one.level, shown_name(one.file), one.line, one.column, one.object, one.path, one.message, one.effect,
+        one.guess, one.fixable, one.patch, *one.rendered_from,
     )  # fmt: skip
 
 
@@ -148,7 +151,7 @@ def as_sarif(report: LintReport) -> str:
     index = {rule["id"]: at for at, rule in enumerate(rules)}
     results = []
     for one in report.findings:
-        place: dict[str, Any] = {"artifactLocation": {"uri": one.file.replace("\\", "/")}}
+        place: dict[str, Any] = {"artifactLocation": {"uri": quote(os.fsencode(one.file))}}
         if one.line:
             place["region"] = {"startLine": one.line, "startColumn": max(one.column, 1)}
         location: dict[str, Any] = {"physicalLocation": place}
@@ -175,18 +178,19 @@ def as_junit(report: LintReport) -> str:
     import xml.etree.ElementTree as ET
 
     root = ET.Element("testsuites", name="dovetail lint")
-    by_file: dict[str, list[LintFinding]] = {file: [] for file in report.files}
+    by_file: dict[str, list[LintFinding]] = {printable(shown_name(file)): [] for file in report.files}
     for one in report.findings:
-        by_file[one.file].append(one)
+        by_file[printable(shown_name(one.file))].append(one)
     for file, found in by_file.items():
         failed = sum(one.level in report.fatal for one in found)
         suite = ET.SubElement(root, "testsuite", name=file, tests=str(len(found) or 1), failures=str(failed))
         for one in found:
-            name = f"{one.rule} {one.object} {one.path}".rstrip()
+            name = printable(f"{one.rule} {one.object} {one.path}".rstrip())
+            message = printable(one.message)
             case = ET.SubElement(suite, "testcase", name=name, classname=file, file=file, line=str(one.line))
-            text = f"{_place(one)}: {one.message}\n{one.effect}"
+            text = f"{_place(one)}: {message}\n{one.effect}"
             if one.level in report.fatal:
-                ET.SubElement(case, "failure", type=one.level.value, message=one.message).text = text
+                ET.SubElement(case, "failure", type=one.level.value, message=message).text = text
             else:
                 ET.SubElement(case, "system-out").text = f"{one.level.value}: {text}"
         if not found:
@@ -198,7 +202,9 @@ def as_junit(report: LintReport) -> str:
 def as_github(report: LintReport) -> str:
     lines = []
     for one in report.findings:
-        place = f"file={_property(one.file)}" + (f",line={one.line},col={max(one.column, 1)}" if one.line else "")
+        place = f"file={_property(shown_name(one.file))}" + (
+            f",line={one.line},col={max(one.column, 1)}" if one.line else ""
+        )
         text = f"{one.object}: {one.path}: {one.message}. {one.effect}" if one.path else f"{one.message}. {one.effect}"
         lines.append(f"::{_GITHUB_LEVELS[one.level]} {place},title={one.rule}::{_data(text)}\n")
     return "".join(lines)
@@ -215,7 +221,8 @@ def _property(text: str) -> str:
 
 
 def _place(one: LintFinding) -> str:
-    return f"{one.file}:{one.line}:{one.column}" if one.line else one.file
+    file = printable(shown_name(one.file))
+    return f"{file}:{one.line}:{one.column}" if one.line else file
 
 
 def explained(rule: Rule) -> str:

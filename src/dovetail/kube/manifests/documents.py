@@ -47,6 +47,10 @@ class ManifestError(Exception):
         return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
 
 
+class BytesNotRead(ManifestError):
+    """A file whose bytes the system does not give: without the right to it, lost, or a link that leads nowhere."""
+
+
 class Document(Struct, frozen=True):
     """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree. A pod that
     was made for a workload is at the place of that one, `maker`, which has it at the path `template`."""
@@ -97,7 +101,7 @@ def content(file: str | Path, most_bytes: int = MOST_UNPACKED) -> bytes:
     try:
         data = sys.stdin.buffer.read() if file == STDIN else _read(file)
     except OSError as error:
-        raise ManifestError(f"cannot be read: {error.strerror or error}", str(file)) from error
+        raise BytesNotRead(f"cannot be read: {error.strerror or error}", str(file)) from error
     return _unpacked(data, str(file), most_bytes) if data.startswith(_GZIP) else data
 
 

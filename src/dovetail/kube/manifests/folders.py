@@ -70,8 +70,16 @@ def _walked(folder: str, real: Path, own: Sequence[_Patterns], above: Sequence[_
         if entry.is_dir(follow_symlinks=False):
             if name not in _NEVER and not is_out(name, True):
                 yield from _walked(begins + name, real / name, own, rules, git)
-        elif name.endswith(SUFFIXES) and entry.is_file() and not is_out(name, False):
+        elif name.endswith(SUFFIXES) and _may_be_file(entry) and not is_out(name, False):
             yield begins + name
+
+
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link that cannot be followed: the error of reading it names the reason."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return True
 
 
 def _own(ignored: Ignored) -> list[_Patterns]:
