@@ -130,3 +130,25 @@ def test_what_was_found_for_a_workload_counts_for_those_that_want_the_same() -> 
     assert again.equivalence.no_room
     assert again.equivalence.no_room == driven.state.equivalence.no_room
     assert marks.take(again) == marks.take(driven.state)
+
+
+@pytest.mark.parametrize("policy", [POLICY, unhurried(POLICY)], ids=["hurried", "unhurried"])
+def test_what_is_remembered_stays_when_it_is_written_down_or_asked_for(policy: Policy) -> None:
+    class Asked(Lived):
+        def step(self, events: Iterable[ev.Event], now_ms: int) -> list[Decision]:
+            state = self.state
+            before = state.shares.fair_share.division()
+            remembered = marks.take(state)
+            assert state.shares.fair_share.division() == before == remembered.division
+            state.queue_snapshots(now_ms + 100_000_000)
+            state.queue.ordered()
+            assert marks.take(state) == remembered == marks.take(resumed(state))
+            return super().step(events, now_ms)
+
+    live(Asked(policy, resumes=False), 300)
+
+
+def test_a_state_resumes_at_its_time() -> None:
+    driven = Driven(gpu_node("n", 1, "a", "r"))
+    driven.at(1_000)
+    assert resumed(driven.state).cluster.claims.now_ms == driven.state.cluster.claims.now_ms == 1_000

@@ -72,6 +72,7 @@ class Marks(Struct, frozen=True):
     division: FairShareDivision
     renewed_ms: int
     fair_share_ms: int
+    ends: tuple[tuple[str, str, int], ...] = ()
 
 
 def take(state: State) -> Marks:
@@ -84,6 +85,7 @@ def take(state: State) -> Marks:
         tuple([(workload, why) for key, why in state.equivalence.sought.items() if (workload := _with_headroom(key))]),
         state.equivalence.again_ms, None if barred is None else tuple(np.flatnonzero(barred).tolist()),
         state.queue_order.marks(), state.shares.fair_share.division(), *state.renewals_ms,
+        state.shares.attained.ends(state.now_ms),
     )  # fmt: skip
 
 
@@ -100,6 +102,7 @@ def restore(state: State, marks: Marks) -> None:
     cache.again_ms = marks.again_ms
     state.shares.fair_share.restore(marks.division)
     state.queue_order.restore(marks.order)
+    state.shares.attained.restore_ends(marks.ends)
     state.renewals_ms = marks.renewed_ms, marks.fair_share_ms
     state.cluster.changes.take()
     for change in marks.changes:
