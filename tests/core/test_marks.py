@@ -130,3 +130,40 @@ def test_what_was_found_for_a_workload_counts_for_those_that_want_the_same() -> 
     assert again.equivalence.no_room
     assert again.equivalence.no_room == driven.state.equivalence.no_room
     assert marks.take(again) == marks.take(driven.state)
+
+
+@pytest.mark.parametrize("policy", [POLICY, unhurried(POLICY)], ids=["hurried", "unhurried"])
+def test_what_is_remembered_stays_when_it_is_written_down_or_asked_for(policy: Policy) -> None:
+    class Asked(Lived):
+        def step(self, events: Iterable[ev.Event], now_ms: int) -> list[Decision]:
+            state = self.state
+            before = state.shares.fair_share.division()
+            remembered = marks.take(state)
+            assert state.shares.fair_share.division() == before == remembered.division
+            state.queue_snapshots(now_ms + 100_000_000)
+            state.queue.ordered()
+            assert marks.take(state) == remembered == marks.take(resumed(state))
+            return super().step(events, now_ms)
+
+    live(Asked(policy, resumes=False), 300)
+
+
+def test_a_state_resumes_at_its_time() -> None:
+    driven = Driven(gpu_node("n", 1, "a", "r"))
+    driven.at(1_000)
+    assert resumed(driven.state).cluster.claims.now_ms == driven.state.cluster.claims.now_ms == 1_000
+
+
+def test_what_was_found_for_many_that_want_the_same_is_written_once() -> None:
+    driven = Driven(gpu_node("n", 1, "a", "r"), policy=replace(POLICY, preempt=False, reserve=False))
+    driven.at(1, *(lone(f"big{number}", 2) for number in range(50)))
+    while driven.state.busy:
+        driven.at(driven.now_ms + 1)
+    found = marks.take(driven.state).found
+    assert [1 + len(one.same) for one in found] == [50]
+    again = resumed(driven.state)
+    assert marks.take(again) == marks.take(driven.state)
+    for state in (driven.state, again):
+        assert {state.equivalence.of(f"pod/big{number}") for number in range(50)} == {state.equivalence.of("pod/big0")}
+        known = state.equivalence.of("pod/big0")
+        assert known is not None and known.refused == found[0].refused

@@ -220,6 +220,22 @@ def test_a_state_that_differs_although_the_decisions_are_equal_is_found_at_the_c
     assert done.difference.recorded == ("the state in the checkpoint",)
 
 
+@pytest.mark.parametrize("mark", [{"placed": ["nobody"]}, {"on_slot": [[77, ["nobody"]]]}, {"barred": [10**6]}])
+def test_a_checkpoint_of_which_no_state_can_be_made_is_reported(tmp_path: Path, mark: dict[str, Any]) -> None:
+    recorded = Recorded(tmp_path, bound_bytes=16 * KIB)
+    for number in range(60):
+        recorded.step([ev.NamespaceChanged(Namespace(f"n{number}"))], number)
+        recorded.settle()
+    recorded.close()
+    last = max(tmp_path.iterdir())
+    head, _, lines = last.read_text().partition("\n")
+    header = json.loads(head)
+    header["checkpoint"]["marks"] |= mark
+    last.write_text(f"{json.dumps(header)}\n{lines}")
+    done = only_replay(tmp_path)
+    assert f"{last.name}: line 1: no state can be made from its checkpoint" in done.problem
+
+
 class _Bug(Exception):
     pass
 

@@ -261,7 +261,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         cluster.rejections.put(rejection)
     for report in checkpoint.reported:
         state.queue.report(report.root, report.refusal, report.at_ms, report.uids)
-    state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
+    state.steps, state.now_ms = checkpoint.steps, checkpoint.now_ms
+    cluster.now_ms = cluster.claims.now_ms = checkpoint.now_ms
     state.shares.advance(checkpoint.now_ms)
     # Queues were read at time 0.
     state.shares.follow_calendars()

@@ -12,10 +12,12 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
@@ -34,7 +36,8 @@ from dovetail.core.workloads.index import LONE
 class FoundMark(Struct, frozen=True, omit_defaults=True):
     """What was found for a group of a workload (`number`), the fewest of its pods if `least`, and still holds. See
     `EquivalenceCache`. `sought` is by its signature, `sought_alone` from when it had none. `noted`: its signature is
-    known; `refused`, `final` and `asks` are those of `Known`."""
+    known; `refused`, `final` and `asks` are those of `Known`. `same` are further workloads with that signature, for
+    which just that was found."""
 
     workload: str
     number: int
@@ -48,6 +51,7 @@ class FoundMark(Struct, frozen=True, omit_defaults=True):
     refused: Refusal | None = None
     final: bool | None = None
     asks: bool | None = None
+    same: tuple[str, ...] = ()
 
 
 class Marks(Struct, frozen=True):
@@ -72,6 +76,7 @@ class Marks(Struct, frozen=True):
     division: FairShareDivision
     renewed_ms: int
     fair_share_ms: int
+    ends: tuple[tuple[str, str, int], ...] = ()
 
 
 def take(state: State) -> Marks:
@@ -84,6 +89,7 @@ def take(state: State) -> Marks:
         tuple([(workload, why) for key, why in state.equivalence.sought.items() if (workload := _with_headroom(key))]),
         state.equivalence.again_ms, None if barred is None else tuple(np.flatnonzero(barred).tolist()),
         state.queue_order.marks(), state.shares.fair_share.division(), *state.renewals_ms,
+        state.shares.attained.ends(state.now_ms),
     )  # fmt: skip
 
 
@@ -100,6 +106,7 @@ def restore(state: State, marks: Marks) -> None:
     cache.again_ms = marks.again_ms
     state.shares.fair_share.restore(marks.division)
     state.queue_order.restore(marks.order)
+    state.shares.attained.restore_ends(marks.ends)
     state.renewals_ms = marks.renewed_ms, marks.fair_share_ms
     state.cluster.changes.take()
     for change in marks.changes:
@@ -150,6 +157,8 @@ def _found(state: State) -> Iterator[FoundMark]:
     cache = state.equivalence
     if not (cache.no_room or cache.sought or cache.beside or cache.noted):
         return
+    # Thousands of workloads may want the same.
+    first, same = dict[Hashable, FoundMark](), defaultdict[Hashable, list[str]](list)
     for workload in [one.workload for one in state.queue.places()]:
         noted = cache.of(workload)
         for number, fewer, group in _groups(state, workload):
@@ -161,7 +170,14 @@ def _found(state: State) -> Iterator[FoundMark]:
                 cache.reserved.get(wanted), cache.sought.get(signature), cache.sought.get(own), *of_signature,
             )  # fmt: skip
             if found != FoundMark(workload, number, fewer):
-                yield found
+                alone = workload if found.sought_alone is not None else ""
+                key: Hashable = number, fewer, wanted, signature, found.noted, alone
+                if key not in first:
+                    first[key] = found
+                elif found.noted:
+                    same[key].append(workload)
+    for key, found in first.items():
+        yield replace(found, same=tuple(same[key]))
 
 
 def _enter(state: State, one: FoundMark) -> None:
@@ -186,3 +202,5 @@ def _enter(state: State, one: FoundMark) -> None:
         entered.final, entered.asks = one.final, one.asks
         if one.refused is not None:
             cache.refuse(entered, one.refused)
+        for workload in one.same:
+            cache.assign(workload, entered)

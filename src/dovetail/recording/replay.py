@@ -145,7 +145,13 @@ class Player:
             words = ("the state in the checkpoint",), ("another state, after equal decisions",)
             raise Differs(Difference(str(segment.file), 1, 0, header.checkpoint.now_ms, *words), result.recorded_by)
         result.digest = header.digest
-        self.state = State(header.policy) if header.checkpoint is None else restore(header.policy, header.checkpoint)
+        self.state = State(header.policy)
+        if header.checkpoint is not None:
+            try:
+                self.state = restore(header.policy, header.checkpoint)
+            except Exception as error:
+                why = f"no state can be made from its checkpoint, which is damaged or was changed: {raised_as(error)}"
+                raise BadRecording(segment.file, 1, why) from error
 
     def call(self, segment: Segment, number: int, line: RecordedLine) -> list[Decision]:
         """Repeat one call and return its decisions. Raises Differs if they are not the recorded ones."""

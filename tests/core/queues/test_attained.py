@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dovetail.core.queues.attained import Attained, level, level_after_ms
 
 HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
 GPU_HOUR = 1000 * HOUR_MS
 
 
@@ -30,22 +31,24 @@ runs = st.tuples(
 
 @given(st.lists(runs, max_size=12), st.integers(200, 300))
 def test_a_job_had_what_all_its_pods_had(found: list[tuple[str, str, int, int, int]], now: int) -> None:
-    """Pods that run on are those whose end is after their start by an odd number."""
+    """Pods that run on are those whose end is after their start by an odd number. All is within a day: nothing is
+    forgotten."""
     attained, had, running = Attained(), defaultdict[tuple[str, str], int](int), defaultdict[str, list[int]](list)
     for number, (queue, job, rate, start, length) in enumerate(found):
-        uid, since_ms = str(number), start * HOUR_MS
+        rate *= 60
+        uid, since_ms = str(number), start * MINUTE_MS
         attained.put(uid, queue, job, rate, since_ms)
-        end_ms = (start + length) * HOUR_MS if length % 2 == 0 else now * HOUR_MS
+        end_ms = (start + length) * MINUTE_MS if length % 2 == 0 else now * MINUTE_MS
         if length % 2 == 0:
             attained.end(uid, end_ms)
         had[queue, job] += rate * (end_ms - since_ms)
     for number, (queue, job, _, _, length) in enumerate(found):
-        assert attained.level(queue, job, now * HOUR_MS) == level(had[queue, job])
+        assert attained.level(queue, job, now * MINUTE_MS) == level(had[queue, job])
         if length % 2:
             running[queue].append(level(had[queue, job]))
             assert attained.since_ms(str(number)) is not None
     for queue in "ab":
-        assert attained.highest(queue, now * HOUR_MS) == max(running[queue], default=0)
+        assert attained.highest(queue, now * MINUTE_MS) == max(running[queue], default=0)
 
 
 @given(st.lists(runs, min_size=1, max_size=12))

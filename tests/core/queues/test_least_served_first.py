@@ -155,3 +155,37 @@ def test_what_jobs_had_is_kept_when_queues_and_nodes_change_at_once() -> None:
     driven.at(1, BY_LEAST, lone("old", queue="q", work=SAVES), ev.QueueChanged(Queue("top")))
     driven.at(20 * HOUR_MS, ev.NodeChanged(gpu_node("b", 2)), ev.QueueChanged(replace(QUEUE, parent="top")))
     assert driven.state.rank("pod/old").level == 1
+
+
+def test_a_query_does_not_make_a_job_forgotten() -> None:
+    """A clock that is ahead asks of a time at which the job would be forgotten; its next pod comes within the day."""
+    asked, not_asked = (Driven(gpu_node("a", 1)) for _ in range(2))
+    for driven in (asked, not_asked):
+        driven.at(1, BY_LEAST, lone("old", queue="q", owner="job"))
+        driven.at(20 * HOUR_MS, ev.PodRemoved("old"))
+    asked.state.queue_snapshots(45 * HOUR_MS)
+    checkpoint.take(asked.state)
+    events = lone("next", queue="q", owner="job", created_ms=1), lone("other", queue="q", created_ms=2)
+    for driven in (asked, not_asked):
+        assert driven.at(43 * HOUR_MS, *events).keys() == {"other"}
+
+
+def test_a_job_that_comes_back_after_a_day_begins_anew_whether_or_not_it_was_asked_for() -> None:
+    driven = Driven(gpu_node("a", 1))
+    driven.at(1, BY_LEAST, lone("old", queue="q", owner="job"))
+    driven.at(20 * HOUR_MS, ev.PodRemoved("old"))
+    driven.at(45 * HOUR_MS, lone("next", queue="q", owner="job"))
+    assert driven.state.precedence("pod/next") == (0, 0)
+    driven.at(46 * HOUR_MS)
+    assert driven.state.shares.attained.past("q", driven.now_ms) == ()
+
+
+def test_a_restored_job_is_forgotten_when_it_would_have_been() -> None:
+    driven = Driven(gpu_node("a", 1), gpu_node("b", 1))
+    driven.at(1, BY_LEAST, lone("old", queue="q", owner="job"), lone("runs", queue="q"))
+    driven.at(20 * HOUR_MS, ev.PodRemoved("old"))
+    # What the queue used is settled later.
+    driven.at(30 * HOUR_MS, ev.PodRemoved("runs"))
+    again = checkpoint.restore(driven.state.policy, checkpoint.take(driven.state, marks=True))
+    for at_ms in (44 * HOUR_MS, 44 * HOUR_MS + 1):
+        assert again.shares.attained.past("q", at_ms) == driven.state.shares.attained.past("q", at_ms)

@@ -135,7 +135,7 @@ def test_jobs_that_are_over_are_forgotten_where_others_had_more() -> None:
     for n in range(5_000):
         attained.put(f"p{n}", "q", f"job-{n}", 1_000, 0)
         attained.end(f"p{n}", 1_000 + n)
-        attained.tidy()
+        attained.tidy(1_000 + n)
     past = attained.past("q", 10_000)
     assert len(past) <= 2 * JOBS_KEPT and past[0][0] == "job-4999"
 

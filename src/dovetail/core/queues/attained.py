@@ -58,6 +58,10 @@ class _Run(Struct, frozen=True):
     since_ms: int
 
 
+def _forgotten(idle: _Service, now_ms: int) -> bool:
+    return idle.ended_ms < now_ms - DAY_MS
+
+
 class Attained:
     """By queue, for the queues that order their jobs by attained service."""
 
@@ -103,30 +107,37 @@ class Attained:
             self._move(run, -1)
 
     def _move(self, run: _Run, sign: int) -> None:
-        service = self._services.setdefault(run.queue, {}).setdefault(run.job, _Service())
+        services = self._services.setdefault(run.queue, {})
+        idle = self._idle.setdefault(run.queue, {})
+        if sign > 0 and run.job in idle and _forgotten(services[run.job], run.since_ms):
+            del services[run.job], idle[run.job]
+        service = services.setdefault(run.job, _Service())
         service.rate += sign * run.rate
         service.begun += sign * run.rate * run.since_ms
-        idle = self._idle.setdefault(run.queue, {})
         if service.rate:
             idle.pop(run.job, None)
         else:
             idle[run.job] = None
         self._levels.pop(run.queue, None)
 
-    def tidy(self) -> None:
+    def tidy(self, now_ms: int) -> None:
         """Forget the idle jobs with the least service where there are too many. To find them takes a look at all: so
         it waits until there are twice as many as are kept."""
         for queue, idle in self._idle.items():
             if len(idle) > 2 * JOBS_KEPT:
                 services = self._services[queue]
-                had = sorted([(-services[job].past, job) for job in idle])
-                for _, job in had[JOBS_KEPT:]:
+                kept = [job for job in idle if services[job].past and not _forgotten(services[job], now_ms)]
+                if len(kept) > 2 * JOBS_KEPT:
+                    kept = sorted(kept, key=lambda job: (-services[job].past, job))[:JOBS_KEPT]
+                for job in idle.keys() - kept:
                     del services[job], idle[job]
 
     def level(self, queue: str, job: str, now_ms: int) -> int:
         """The level of a job."""
         service = self._services.get(queue, {}).get(job)
-        return level(service.at(now_ms)) if service is not None else 0
+        if service is None or (job in self._idle[queue] and _forgotten(service, now_ms)):
+            return 0
+        return level(service.at(now_ms))
 
     def highest(self, queue: str, now_ms: int) -> int:
         """The highest level of the running jobs of the queue."""
@@ -159,12 +170,23 @@ class Attained:
 
     def past(self, queue: str, now_ms: int) -> tuple[tuple[str, int], ...]:
         """The service of the queue's jobs from pods that are gone, the most first, as `restore` takes it."""
-        services = self._services.get(queue, {})
         idle = self._idle.get(queue, {})
-        for job in [job for job in idle if services[job].ended_ms < now_ms - DAY_MS]:
-            del services[job], idle[job]
-        had = ((job, one.past) for job, one in services.items() if one.past)
+        had = [
+            (job, one.past)
+            for job, one in self._services.get(queue, {}).items()
+            if one.past and not (job in idle and _forgotten(one, now_ms))
+        ]
         return tuple(sorted(had, key=lambda one: (-one[1], one[0])))
+
+    def ends(self, now_ms: int) -> tuple[tuple[str, str, int], ...]:
+        """By queue and job of `past`, when the last pod that is gone ended."""
+        services = self._services
+        return tuple([(q, job, services[q][job].ended_ms) for q in services for job, _ in self.past(q, now_ms)])
+
+    def restore_ends(self, ends: Iterable[tuple[str, str, int]]) -> None:
+        """Have the jobs that were restored end then."""
+        for queue, job, ended_ms in ends:
+            self._services[queue][job].ended_ms = ended_ms
 
     def restore(self, queue: str, past: Iterable[tuple[str, int]], at_ms: int) -> None:
         """Continue from the service of pods that were gone by then."""

@@ -36,13 +36,15 @@ _Parts = tuple[tuple[str, Amounts], ...] | None
 
 class FairShareDivision(Struct, frozen=True):
     """What is due to each queue, in whole GPUs, exactly, and without history (None: not worked out); when it was
-    divided, and what queues hold or request more or less since."""
+    divided, and what queues hold or request more or less since. `compared` was due when queues were last compared;
+    None: what is due now."""
 
     due: _Parts
     exact: _Parts
     lasting: _Parts
     divided_ms: int
     moved: tuple[tuple[str, str, int], ...]
+    compared: _Parts = None
 
 
 class FairShare:
@@ -73,6 +75,11 @@ class FairShare:
         if due is not self._last:
             self._version += due != self._last
             self._last = due
+        return self._version
+
+    @property
+    def last_version(self) -> int:
+        """The same as when it was last asked for: nothing is divided."""
         return self._version
 
     def changed(self) -> None:
@@ -119,17 +126,19 @@ class FairShare:
         """The last division, and what has moved since."""
         self._pending.enter()
         moved = tuple([(*key, amount) for key, amount in self._totals.moved.items()])
+        compared = None if self._last is self._due else _listed(self._last)
         return FairShareDivision(
-            _listed(self._due), _listed(self._exact), _listed(self._lasting), self._divided_ms, moved
+            _listed(self._due), _listed(self._exact), _listed(self._lasting), self._divided_ms, moved, compared
         )
 
     def restore(self, last: FairShareDivision) -> None:
         """Go on from it."""
         self._pending.enter()
-        self._due, self._exact, self._lasting = (
+        self._due, self._exact, self._lasting, compared = (
             None if one is None else {queue: dict(amounts) for queue, amounts in one}
-            for one in (last.due, last.exact, last.lasting)
+            for one in (last.due, last.exact, last.lasting, last.compared)
         )
+        self._last = (self._due or {}) if compared is None else compared
         self._divided_ms = last.divided_ms
         self._totals.moved = {(queue, resource): amount for queue, resource, amount in last.moved}
 

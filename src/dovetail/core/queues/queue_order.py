@@ -80,7 +80,7 @@ class QueueOrder:
         best = tuple([(queue, _Best.of(one) if one is not None else None) for queue, one in self._best.items()])
         keys = tuple([(queue, _Best.of(one), key) for queue, (one, key) in self._keys.items()])
         turns = tuple([(queue, tuple(turns)) for queue, turns in self._turns.items()])
-        follows = bool(self._keys) and self._dues_version == self._shares.fair_share.version
+        follows = self._dues_version == self._shares.fair_share.last_version
         return OrderMarks(best, keys, tuple([(*one, ratio) for one, ratio in self._ratios.items()]), turns, follows)
 
     def restore(self, marks: OrderMarks) -> None:
@@ -89,7 +89,7 @@ class QueueOrder:
         self._keys = {queue: (one.next, key) for queue, one, key in marks.keys}
         self._ratios = {(queue, user): ratio for queue, user, ratio in marks.ratios}
         self._turns = {queue: list(turns) for queue, turns in marks.turns}
-        self._dues_version = self._shares.fair_share.version if marks.follows else -1
+        self._dues_version = self._shares.fair_share.last_version if marks.follows else -1
 
     @contextmanager
     def read_only(self) -> Iterator[QueueOrder]:

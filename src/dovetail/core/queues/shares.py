@@ -263,7 +263,7 @@ class Shares:
         if now_ms != self.now_ms:
             self.pending_pods.enter()
         self.accounts.advance(now_ms)
-        self.attained.tidy()
+        self.attained.tidy(now_ms)
         self._follow_capacity()
 
     def _follow_capacity(self) -> None:

@@ -123,7 +123,7 @@ export function Job({ page }) {
   const past = sheet?.document.page;
   return html`<p class="lead">${row && html`<${State} name=${row.state} />`} ${why?.code && html`<strong>${why.code}</strong>`}</p>
     ${row && !["Completed", "Failed"].includes(row.state) && html`<${JobActions} job=${page.job} group=${row.group} kind=${row.kind} key=${`${row.kind} ${page.job}`} />`}
-    ${page.others.length > 0 && html`<p>Of this name there is also ${page.others.map((one, at) => html`${at > 0 && ", "}<a href=${jobLink(page.job, one)}>${one}</a>`)}.</p>`}
+    ${page.others.length > 0 && html`<p>Of this name there is also ${page.others.map((one, at) => html`${at > 0 && ", "}<a href=${jobLink(page.job, one)}>${one}</a>`)}. Why it waits and where it runs do not tell them apart.</p>`}
     <${Facts} list=${[
       ["Kind", row?.kind], ["Queue", row?.queue || why?.queue], ["User", row?.user], ["GPUs", row?.gpus],
       ["Pods placed", row ? `${row.placed} of ${row.pods}` : ""], ["Priority", row ? String(row.priority) : ""], ["Lease", row?.lease],
