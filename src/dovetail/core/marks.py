@@ -21,13 +21,11 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.changes import ClusterChange
+from dovetail.core.mark_types import FairShareDivision, OrderMarks, QueuePlace
 from dovetail.core.pipeline import known_refusals
 from dovetail.core.pipeline.equivalence import Known, Signature
-from dovetail.core.pipeline.queue import QueuePlace
 from dovetail.core.pipeline.signature import sought_as, wanted_by
 from dovetail.core.placing.gangs import Group, fewest, least
-from dovetail.core.queues.fair_share import FairShareDivision
-from dovetail.core.queues.queue_order import OrderMarks
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
+from dovetail.core.mark_types import QueuePlace
 from dovetail.core.queues.accounts import QueueUser
 from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.reasons import Reason, Refusal
@@ -21,17 +22,6 @@ _ROOM_LACKS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMI
 _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 """Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
 there is no room has several, of which now one is true and now another."""
-
-
-class QueuePlace(Struct, frozen=True):
-    """The place of a waiting workload: its rank, its queue and user, and whether it is `parked`, or `aside` where no
-    change of the cluster wakes it."""
-
-    workload: str
-    rank: tuple[int, ...]
-    queue: str
-    user: str
-    state: str
 
 
 class _Report(Struct):

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from msgspec import Struct
-
+from dovetail.core.mark_types import FairShareDivision
 from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.division import Claimant, divide
@@ -29,22 +28,6 @@ from dovetail.core.queues.types import DIVIDED, Amounts
 _AGAIN_MS = 60_000
 _EXACT = dict.fromkeys(DIVIDED, 1)
 _MILLION = 1_000_000
-
-
-_Parts = tuple[tuple[str, Amounts], ...] | None
-
-
-class FairShareDivision(Struct, frozen=True):
-    """What is due to each queue, in whole GPUs, exactly, and without history (None: not worked out); when it was
-    divided, and what queues hold or request more or less since. `compared` was due when queues were last compared;
-    None: what is due now."""
-
-    due: _Parts
-    exact: _Parts
-    lasting: _Parts
-    divided_ms: int
-    moved: tuple[tuple[str, str, int], ...]
-    compared: _Parts = None
 
 
 class FairShare:
@@ -221,7 +204,7 @@ class FairShare:
         )  # fmt: skip
 
 
-def _listed(parts: Mapping[str, Mapping[str, int]] | None) -> _Parts:
+def _listed(parts: Mapping[str, Mapping[str, int]] | None) -> tuple[tuple[str, Amounts], ...] | None:
     if parts is None:
         return None
     return tuple([(queue, tuple(amounts.items())) for queue, amounts in parts.items()])

@@ -16,13 +16,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
-from msgspec import Struct
-
 from dovetail.core.bargaining.requests import Requests
+from dovetail.core.mark_types import NextMark, OrderMarks
 from dovetail.core.model import Pod
 from dovetail.core.queues.accounts import QueueUser
 from dovetail.core.queues.shares import Shares
-from dovetail.core.queues.types import Amounts
 from dovetail.core.workloads.index import WorkloadIndex
 
 NOWHERE: QueueUser = ("", "")
@@ -30,36 +28,7 @@ NOWHERE: QueueUser = ("", "")
 _STALE = 64
 """The number of outdated entries that a heap may have, beside twice the number of waiting users."""
 _Next = tuple[QueueUser, Mapping[str, int], int, bool]
-"""The queue and user that come next with what the fewest pods of their first workload want, for how many ms that counts
-as used already, and whether it is a scavenger's."""
-
-
-class _Best(Struct, frozen=True):
-    """A `_Next` as values."""
-
-    queue: str
-    user: str
-    wanted: Amounts
-    advance_ms: int
-    scavenges: bool
-
-    @classmethod
-    def of(cls, one: _Next) -> _Best:
-        return cls(*one[0], tuple(one[1].items()), *one[2:])
-
-    @property
-    def next(self) -> _Next:
-        return (self.queue, self.user), dict(self.wanted), self.advance_ms, self.scavenges
-
-
-class OrderMarks(Struct, frozen=True):
-    """How queues and users were compared since that was last renewed. `follows`: by the shares that they have now."""
-
-    best: tuple[tuple[str, _Best | None], ...] = ()
-    keys: tuple[tuple[str, _Best, tuple[int, int, int, int]], ...] = ()
-    ratios: tuple[tuple[str, str, int], ...] = ()
-    turns: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = ()
-    follows: bool = False
+"""See `NextMark`."""
 
 
 class QueueOrder:
@@ -77,16 +46,16 @@ class QueueOrder:
 
     def marks(self) -> OrderMarks:
         """What was compared since queues were last compared again."""
-        best = tuple([(queue, _Best.of(one) if one is not None else None) for queue, one in self._best.items()])
-        keys = tuple([(queue, _Best.of(one), key) for queue, (one, key) in self._keys.items()])
+        best = tuple([(queue, _mark(one) if one is not None else None) for queue, one in self._best.items()])
+        keys = tuple([(queue, _mark(one), key) for queue, (one, key) in self._keys.items()])
         turns = tuple([(queue, tuple(turns)) for queue, turns in self._turns.items()])
         follows = self._dues_version == self._shares.fair_share.last_version
         return OrderMarks(best, keys, tuple([(*one, ratio) for one, ratio in self._ratios.items()]), turns, follows)
 
     def restore(self, marks: OrderMarks) -> None:
         """Go on from it."""
-        self._best = {queue: one.next if one is not None else None for queue, one in marks.best}
-        self._keys = {queue: (one.next, key) for queue, one, key in marks.keys}
+        self._best = {queue: _next(one) if one is not None else None for queue, one in marks.best}
+        self._keys = {queue: (_next(one), key) for queue, one, key in marks.keys}
         self._ratios = {(queue, user): ratio for queue, user, ratio in marks.ratios}
         self._turns = {queue: list(turns) for queue, turns in marks.turns}
         self._dues_version = self._shares.fair_share.last_version if marks.follows else -1
@@ -219,3 +188,11 @@ class QueueOrder:
         if ratio is None:
             ratio = self._ratios[queue_user] = self._shares.accounts.user_ratio(*queue_user)
         return ratio
+
+
+def _mark(one: _Next) -> NextMark:
+    return NextMark(*one[0], tuple(one[1].items()), *one[2:])
+
+
+def _next(mark: NextMark) -> _Next:
+    return (mark.queue, mark.user), dict(mark.wanted), mark.advance_ms, mark.scavenges
