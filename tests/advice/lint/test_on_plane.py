@@ -221,7 +221,7 @@ MISTYPED: dict[str, Any] = {
 
 
 def of_types(plane: Plane) -> dict[str, Any]:
-    """By policy what the server finds wrong about the types in it, once it has looked at all of them."""
+    """By policy what the server finds wrong about the types in it, once it has examined all of them."""
     plane.kubectl("create", "-f-", input=json.dumps(MISTYPED))
     until, checked, listed = time.monotonic() + ACTIVE_WITHIN_S, {}, [MISTYPED]
     while len(checked) < len(listed) and time.monotonic() < until:
