@@ -4,12 +4,14 @@
 Rules: most of what a short command costs is that Python starts and imports: half a second of CPU time. A fork has all
 that, and what the first one still has to import this process imports for the next ones. A fork has its own signals,
 output and exit status. What is tested of the start itself (the script, its imports, its command line in /proc) needs a
-real start.
+real start. A fork also has all open files of this process, and the pipes to pytest-xdist are among them, so it never
+outlives the thread that made it: a test that fails would else keep the whole run from its end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import select
@@ -22,10 +24,14 @@ import weakref
 from contextlib import suppress
 from importlib import import_module
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from dovetail.cli import main
 from tests.patience import PATIENCE_S
+
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when the thread ends that made it."""
 
 
 class _File:
@@ -41,18 +47,27 @@ class _File:
 
 
 class Forked:
-    """A running command. What it prints is in files, so it never waits for a reader."""
+    """A running command. What it prints is in files, so it never waits for a reader. As a context manager it is killed
+    at the end."""
 
     def __init__(self, *arguments: str) -> None:
         self._out, self._errors, self._imports = (_File() for _ in range(3))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(("dovetail", *arguments), self._out.number, self._errors.number, self._imports.number)
+            _become(parent, ("dovetail", *arguments), self._out.number, self._errors.number, self._imports.number)
         self._end = os.pidfd_open(self.pid)
         self._arguments = arguments
         self.returncode: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
 
     @property
     def stdout(self) -> str:
@@ -84,16 +99,25 @@ class Forked:
         if status is None:
             self.kill()
             self._wait_ms(None)
-            raise TimeoutError(f"dovetail {' '.join(self._arguments)}: {self.stdout} {self.stderr}")
+            raise TimeoutError(self._late(timeout_s))
         return status
 
-    async def ended(self) -> int:
-        """As `wait`, without a limit, while the loop goes on."""
+    def _late(self, timeout_s: float) -> str:
+        what = f"dovetail {' '.join(self._arguments)}: it has not ended after {timeout_s:g} s"
+        return f"{what}; stdout:\n{self.stdout}\nstderr:\n{self.stderr}"
+
+    async def ended(self, timeout_s: float = PATIENCE_S) -> int:
+        """As `wait`, while the loop goes on. Raises TimeoutError."""
         if self.returncode is None:
             loop, over = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(self._end, over.set)
             try:
-                await over.wait()
+                async with asyncio.timeout(timeout_s):
+                    await over.wait()
+            except TimeoutError:
+                self.kill()
+                self._wait_ms(None)
+                raise TimeoutError(self._late(timeout_s)) from None
             finally:
                 loop.remove_reader(self._end)
         return self.wait()
@@ -124,20 +148,15 @@ class Forked:
 
 def run_forked(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    forked = Forked(*arguments)
-    status = forked.wait()
+    with Forked(*arguments) as forked:
+        status = forked.wait()
     return subprocess.CompletedProcess(["dovetail", *arguments], status, forked.stdout, forked.stderr)
 
 
 async def run_beside(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end while the loop goes on; it is killed if this is cancelled."""
-    forked = Forked(*arguments)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            status = await forked.ended()
-    finally:
-        forked.kill()
-        forked.wait()
+    with Forked(*arguments) as forked:
+        status = await forked.ended()
     return subprocess.CompletedProcess(["dovetail", *arguments], status, forked.stdout, forked.stderr)
 
 
@@ -145,10 +164,13 @@ def _writer(number: int) -> TextIOWrapper:
     return TextIOWrapper(BufferedWriter(FileIO(number, "w")), line_buffering=True)
 
 
-def _become(argv: tuple[str, ...], out: int, errors: int, imports: int) -> NoReturn:
+def _become(parent: int, argv: tuple[str, ...], out: int, errors: int, imports: int) -> NoReturn:
     """In the fork: be the command, and never return."""
     status, known = 1, {*sys.modules}
     try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)
         # The loop of the test that called is not this one's to wake.
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -167,7 +189,10 @@ def _become(argv: tuple[str, ...], out: int, errors: int, imports: int) -> NoRet
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.write(imports, "\n".join(module for module in sys.modules if module not in known).encode())
-        os._exit(status)
+        # A signal may come here, too: without the exit a second process would go on with the tests.
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.write(imports, "\n".join(module for module in sys.modules if module not in known).encode())
+        finally:
+            os._exit(status)

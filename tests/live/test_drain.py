@@ -21,7 +21,6 @@ from dovetail.kube.api.errors import ApiError, NotFound
 from tests.forked import Forked, run_beside
 from tests.live.conftest import Cluster, eventually, stays
 from tests.live.test_moves_on_the_real_plane import LOOK_EVERY_S, ON_THE_PLANE, READY, command, of, remove, workload
-from tests.patience import PATIENCE_S
 
 
 @asynccontextmanager
@@ -112,21 +111,24 @@ async def test_a_node_gets_empty_with_room_held_elsewhere_and_no_job_is_cut(
         assert f"{a}: it is not known when {space}/{notebook} will leave." in lines
         assert await maintenance(cluster, a) == {}
 
-        process = drain.begin(a, "--wait-checkpoint", "--reason", "new power supply")
-        # The pod saves its work, and is evicted. While it ends, its room elsewhere is not for others.
-        await eventually(lambda: deleted(cluster), lambda names: names == [train])
-        asked = await maintenance(cluster, a)
-        assert (asked["drain"], asked["reason"], "start" in asked) == ("WaitForCheckpoint", "new power supply", False)
-        await cluster.pod("late", 3)
-        await cluster.reported("late", "NoNodeFits")
-        ends.set()
-        await eventually(cluster.bound, lambda bound: of(bound, "train") == {b})
-        await stays(cluster.bound, lambda bound: "late" not in bound and of(bound, "notebook") == {a})
-        # A job that fits on no other node waits, as it would be cut.
-        await job(cluster, "large", 4, node=a)
-        await eventually(lambda: reasons(cluster, "large"), lambda found: "in maintenance" in found)
-        await end(cluster, "sweep", "notebook")
-        async with asyncio.timeout(PATIENCE_S):
+        with drain.begin(a, "--wait-checkpoint", "--reason", "new power supply") as process:
+            # The pod saves its work, and is evicted. While it ends, its room elsewhere is not for others.
+            await eventually(lambda: deleted(cluster), lambda names: names == [train])
+            asked = await maintenance(cluster, a)
+            assert (asked["drain"], asked["reason"], "start" in asked) == (
+                "WaitForCheckpoint",
+                "new power supply",
+                False,
+            )
+            await cluster.pod("late", 3)
+            await cluster.reported("late", "NoNodeFits")
+            ends.set()
+            await eventually(cluster.bound, lambda bound: of(bound, "train") == {b})
+            await stays(cluster.bound, lambda bound: "late" not in bound and of(bound, "notebook") == {a})
+            # A job that fits on no other node waits, as it would be cut.
+            await job(cluster, "large", 4, node=a)
+            await eventually(lambda: reasons(cluster, "large"), lambda found: "in maintenance" in found)
+            await end(cluster, "sweep", "notebook")
             status = await process.ended()
         # The plane of all tests has the API of views, and nobody answers it here.
         shown = [line for line in process.stderr.splitlines() if not line.startswith("note: ")]

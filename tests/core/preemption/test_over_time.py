@@ -75,6 +75,18 @@ def test_a_guarantee_is_released_at_once_and_stays_there() -> None:
     assert all(made.started_ms[f"x{i}"] <= 4 * MINUTE_MS for i in range(4))
 
 
+def test_a_job_that_was_evicted_is_left_alone_for_longer_each_time_also_by_those_within_their_guarantee() -> None:
+    made = life(node("a", 1), queue("x", 1), queue("y"))
+    made.at(0, ev.PodChanged(pod("y", 1, "y", created_ms=1)))
+    for number in range(60):
+        when_ms = (2 + number) * MINUTE_MS
+        made.runs_ms[f"x{number}"] = MINUTE_MS // 4
+        made.at(when_ms, ev.PodChanged(pod(f"x{number}", 1, "x", created_ms=when_ms)))
+    made.live(HOUR_MS)
+    assert {name for name, _ in made.evicted} == {"y"}
+    assert [ran_ms // MINUTE_MS for _, ran_ms in made.evicted][:6] == [2, 1, 2, 4, 8, 10]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("queues", "half_life_ms"), [(2, HOUR_MS), (10, 7 * 24 * HOUR_MS)])
 def test_jobs_larger_than_what_is_due_do_not_take_turns_where_all_work_would_be_lost(
