@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail` as a process, started as a fork of the process of the tests.
+"""`dovetail` as a process, started as a fork of a process that has imported all commands.
 
 Rules: most of what a short command costs is that Python starts and imports: half a second of CPU time. A fork has all
-that, and what the first one still has to import this process imports for the next ones. A fork has its own signals,
-output and exit status. What is tested of the start itself (the script, its imports, its command line in /proc) needs a
-real start. A fork also has all open files of this process, and the pipes to pytest-xdist are among them, so it never
-outlives the thread that made it: a test that fails would else keep the whole run from its end.
+that. It is made by a server of forks (`multiprocessing`), which has one thread, and no lock that another one holds: the
+process of the tests has threads, of gRPC among them. A fork has its own signals, output and exit status, and the
+environment and folder that the test has. What is tested of the start itself (the script, its imports, its command line
+in /proc) needs a real start. A fork ends with its server, and that with the process of the tests.
 """
 
 from __future__ import annotations
@@ -13,54 +13,64 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import multiprocessing
 import os
-import select
+import pkgutil
 import signal
 import subprocess
 import sys
 import time
 import traceback
 import weakref
-from contextlib import suppress
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from functools import cache
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+from multiprocessing import connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import NoReturn, Self
 
-from dovetail.cli import main
+from dovetail import cli
 from tests.patience import PATIENCE_S
 
-_libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that a process gets when the thread ends that made it."""
+"""prctl(2): the signal that a process gets when the one ends that made it."""
+
+
+@cache
+def _server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    commands = [one.name for one in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
+    context.set_forkserver_preload([cli.__name__, *commands])
+    return context
 
 
 class _File:
     """A file in memory, open as long as this is there."""
 
     def __init__(self) -> None:
-        self.number = os.memfd_create("forked")
-        weakref.finalize(self, os.close, self.number)
+        self._number = os.memfd_create("forked")
+        weakref.finalize(self, os.close, self._number)
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._number}"
 
     def text(self) -> str:
-        # The command writes at the offset that it shares with this process.
-        return os.pread(self.number, os.fstat(self.number).st_size, 0).decode()
+        return os.pread(self._number, os.fstat(self._number).st_size, 0).decode()
 
 
 class Forked:
     """A running command. What it prints is in files, so it never waits for a reader. As a context manager it is killed
-    at the end."""
+    at the end. `run` is what it runs, a function of a module."""
 
-    def __init__(self, *arguments: str) -> None:
-        self._out, self._errors, self._imports = (_File() for _ in range(3))
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become(parent, ("dovetail", *arguments), self._out.number, self._errors.number, self._imports.number)
-        self._end = os.pidfd_open(self.pid)
+    def __init__(self, *arguments: str, run: Callable[[], None] = cli.main) -> None:
+        self._out, self._errors = _File(), _File()
         self._arguments = arguments
-        self.returncode: int | None = None
+        argv = ("dovetail", *arguments)
+        start = (run, argv, self._out.path, self._errors.path, {**os.environ}, str(Path.cwd()))
+        self._process = _server().Process(target=_become, args=start, daemon=True)
+        self._process.start()
 
     def __enter__(self) -> Self:
         return self
@@ -68,6 +78,16 @@ class Forked:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As `poll`."""
+        return self._process.exitcode
 
     @property
     def stdout(self) -> str:
@@ -88,39 +108,40 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit status as `subprocess` has it; None while it runs."""
-        return self._wait_ms(0)
+        return self._process.exitcode
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for the end, and kill it where it takes too long. The exit status as `subprocess` has it.
 
         Raises TimeoutError.
         """
-        status = self._wait_ms(int(timeout_s * 1000))
-        if status is None:
-            self.kill()
-            self._wait_ms(None)
-            raise TimeoutError(self._late(timeout_s))
-        return status
-
-    def _late(self, timeout_s: float) -> str:
-        what = f"dovetail {' '.join(self._arguments)}: it has not ended after {timeout_s:g} s"
-        return f"{what}; stdout:\n{self.stdout}\nstderr:\n{self.stderr}"
+        if not connection.wait([self._process.sentinel], timeout_s):
+            raise self._late(timeout_s)
+        return self._ended()
 
     async def ended(self, timeout_s: float = PATIENCE_S) -> int:
         """As `wait`, while the loop goes on. Raises TimeoutError."""
-        if self.returncode is None:
-            loop, over = asyncio.get_running_loop(), asyncio.Event()
-            loop.add_reader(self._end, over.set)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await over.wait()
-            except TimeoutError:
-                self.kill()
-                self._wait_ms(None)
-                raise TimeoutError(self._late(timeout_s)) from None
-            finally:
-                loop.remove_reader(self._end)
-        return self.wait()
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._process.sentinel, over.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await over.wait()
+        except TimeoutError:
+            raise self._late(timeout_s) from None
+        finally:
+            loop.remove_reader(self._process.sentinel)
+        return self._ended()
+
+    def _ended(self) -> int:
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def _late(self, timeout_s: float) -> TimeoutError:
+        self.kill()
+        self._process.join()
+        what = f"dovetail {' '.join(self._arguments)}: it has not ended after {timeout_s:g} s"
+        return TimeoutError(f"{what}; stdout:\n{self.stdout}\nstderr:\n{self.stderr}")
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -131,19 +152,6 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
-
-    def _wait_ms(self, limit_ms: int | None) -> int | None:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self._end, select.POLLIN)
-            if poll.poll(limit_ms):
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-                os.close(self._end)
-                for module in self._imports.text().split():
-                    # Some are put there by others, and cannot be imported by their name.
-                    with suppress(ImportError):
-                        import_module(module)
-        return self.returncode
 
 
 def run_forked(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -164,23 +172,25 @@ def _writer(number: int) -> TextIOWrapper:
     return TextIOWrapper(BufferedWriter(FileIO(number, "w")), line_buffering=True)
 
 
-def _become(parent: int, argv: tuple[str, ...], out: int, errors: int, imports: int) -> NoReturn:
+def _become(
+    run: Callable[[], None], argv: tuple[str, ...], out: str, errors: str, environment: Mapping[str, str], folder: str
+) -> NoReturn:
     """In the fork: be the command, and never return."""
-    status, known = 1, {*sys.modules}
+    status = 1
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(status)
-        # The loop of the test that called is not this one's to wake.
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, errors)):
-            os.dup2(file, number)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # With one of the files that it was given the server would go on after the process of the tests.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, file in enumerate((os.devnull, out, errors)):
+            os.dup2(os.open(file, os.O_RDWR | os.O_APPEND), number)
         sys.stdin, sys.stdout, sys.stderr = TextIOWrapper(BufferedReader(FileIO(0))), _writer(1), _writer(2)
         logging.getLogger().handlers.clear()
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
         sys.argv = [*argv]
-        main()
+        run()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -189,10 +199,9 @@ def _become(parent: int, argv: tuple[str, ...], out: int, errors: int, imports: 
     except BaseException:
         traceback.print_exc()
     finally:
-        # A signal may come here, too: without the exit a second process would go on with the tests.
+        # A signal may come here, too.
         try:
             sys.stdout.flush()
             sys.stderr.flush()
-            os.write(imports, "\n".join(module for module in sys.modules if module not in known).encode())
         finally:
             os._exit(status)

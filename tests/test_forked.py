@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests import forked
 from tests.forked import Forked, run_forked
+from tests.paths import ROOT
 
 DOVETAIL = Path(sys.executable).with_name("dovetail")
 
@@ -24,18 +24,13 @@ def test_a_fork_prints_and_ends_as_a_process_of_its_own(arguments: tuple[str, ..
     assert (found.returncode, found.stdout, found.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
-@pytest.fixture
-def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run() -> None:
-        print("it runs")
-        time.sleep(60)
-
-    monkeypatch.setattr(forked, "main", run)
+def endless() -> None:
+    print("it runs")
+    time.sleep(60)
 
 
-@pytest.mark.usefixtures("_endless")
 async def test_one_that_takes_too_long_is_killed_and_says_what_it_printed() -> None:
-    with Forked("why", "p") as first, Forked("top") as second:
+    with Forked("why", "p", run=endless) as first, Forked("top", run=endless) as second:
         assert first.first_line() == second.first_line() == "it runs"
         with pytest.raises(TimeoutError, match=r"dovetail why p: it has not ended after 0\.1 s; stdout:\nit runs"):
             first.wait(0.1)
@@ -44,18 +39,32 @@ async def test_one_that_takes_too_long_is_killed_and_says_what_it_printed() -> N
         assert first.returncode == second.returncode == -9
 
 
-@pytest.mark.usefixtures("_endless")
 def test_none_is_left_behind() -> None:
-    with Forked("top") as command:
+    with Forked("top", run=endless) as command:
         command.first_line()
     assert command.returncode == -9
-    made: list[Forked] = []
 
-    def run() -> None:
-        made.append(Forked("top"))
-        made[0].first_line()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert made[0].wait(30) == -9
+def test_it_ends_with_the_process_of_the_tests() -> None:
+    program = (
+        "from tests.forked import Forked; from tests.test_forked import endless; command = Forked('top', run=endless);"
+        "command.first_line(); print(command.pid, flush=True); import os; os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{int(done.stdout)}").exists():
+        assert time.monotonic() < deadline, "it is left behind"
+        time.sleep(0.05)
+
+
+def test_it_has_the_environment_and_the_folder_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORKED", "here")
+    with Forked(run=_shown) as command:
+        assert command.first_line() == f"here {tmp_path}"
+
+
+def _shown() -> None:
+    print(os.environ["FORKED"], Path.cwd())

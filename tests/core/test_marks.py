@@ -164,6 +164,6 @@ def test_what_was_found_for_many_that_want_the_same_is_written_once() -> None:
     again = resumed(driven.state)
     assert marks.take(again) == marks.take(driven.state)
     for state in (driven.state, again):
-        assert {state.equivalence.of(f"pod/big{number}") for number in range(50)} == {state.equivalence.of("pod/big0")}
         known = state.equivalence.of("pod/big0")
+        assert all(state.equivalence.of(f"pod/big{number}") is known for number in range(50))
         assert known is not None and known.refused == found[0].refused

@@ -413,7 +413,7 @@ def _viewers_act_as_themselves(world: _World, pages: str) -> None:
     The account of the process may do neither."""
     one, operator = world.token("team-a"), world.token("dovetail-system")
     world.plane.kubectl("apply", "-f", "-", input=IDLE_JOB)
-    suspend = {"type": "suspend", "namespace": "team-a", "job": "sweep"}
+    suspend = {"type": "suspend", "namespace": "team-a", "job": "sweep", "group": "batch", "kind": "Job"}
     drain = {"type": "drain", "node": "view-node", "reason": "fans"}
     own = "actions.json?namespace=team-a"
     may = _page(f"{pages}api/{own}&on=job&group=batch&kind=Job&of=team-a", one)[1]["page"]["actions"]

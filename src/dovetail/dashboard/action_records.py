@@ -45,7 +45,7 @@ async def write_record(client: Client, record: ActionRecord, now_ms: int) -> str
     report = EventNote(record.reason, record.action, "Normal", record.note)
     event = event_document(about, report, EventReporter.here(REPORTER), now_ms, uuid4().hex[:16])
     try:
-        await client.request("POST", EVENTS.path(about.event_namespace), event)
+        await client.request("POST", EVENTS.path(event["metadata"]["namespace"]), event)
     except KubeError as error:
         _log.warning("no event about it: %s", error)
         why = missing_right(error) if isinstance(error, Forbidden) else str(error)

@@ -33,11 +33,6 @@ class EventObject(Struct, frozen=True):
     name: str
     uid: str
 
-    @property
-    def event_namespace(self) -> str:
-        """The namespace of its events."""
-        return self.namespace or _OF_THE_CLUSTER
-
 
 class EventNote(Struct, frozen=True):
     """What an event reports. `type` is "Normal" or "Warning"; a longer `note` is clipped."""
@@ -64,13 +59,15 @@ def event_document(
     about: EventObject, report: EventNote, reporter: EventReporter, at_ms: int, ending: str
 ) -> dict[str, Any]:
     """The Event to create. Two events of one object and `ending` have one name: the second is AlreadyExists."""
+    # Without an ellipsis: deploy/agent/own-node.yaml compares it with the name of the node.
+    instance = reporter.instance.encode()[:_INSTANCE_BYTES].decode(errors="ignore")
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        "metadata": {"namespace": about.event_namespace, "name": event_name(about.name, ending)},
+        "metadata": {"namespace": about.namespace or _OF_THE_CLUSTER, "name": event_name(about.name, ending)},
         "eventTime": micro_time_text(at_ms),
         "reportingController": reporter.controller,
-        "reportingInstance": _cut(reporter.instance) or reporter.controller,
+        "reportingInstance": instance or reporter.controller,
         "regarding": event_reference(about),
         "reason": report.reason,
         "action": report.action,
@@ -96,8 +93,3 @@ def event_name(name: str, ending: str) -> str:
 def series_document(count: int, at_ms: int) -> dict[str, Any]:
     """A merge patch of an event that has happened `count` times by now, the last time at `at_ms`."""
     return {"series": {"count": count, "lastObservedTime": micro_time_text(at_ms)}}
-
-
-def _cut(instance: str) -> str:
-    """Without an ellipsis: deploy/agent/own-node.yaml compares it with the name of the node."""
-    return instance.encode()[:_INSTANCE_BYTES].decode(errors="ignore")
