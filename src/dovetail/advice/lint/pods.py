@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -17,6 +18,8 @@ from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.manifests.templates import group_kind, templates
+
+T = TypeVar("T")
 
 _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
 
@@ -66,42 +69,23 @@ def count(field: Field) -> int | None:
 
 
 class ContainerField(Field, frozen=True, dict=True):
-    """A container of a pod, for many rules: what several of them ask is worked out once."""
+    """A container of a pod, for many rules: the answers of `asked_once` are kept with it."""
 
-    @cached_property
-    def amounts(self) -> tuple[tuple[str, str, Field], ...]:
-        """As `amounts_of`."""
-        return tuple(_amounts(self))
 
-    @cached_property
-    def env(self) -> tuple[tuple[str, Field], ...]:
-        """As `env_of`."""
-        return tuple(_env(self))
+def asked_once(ask: Callable[[Field], T]) -> Callable[[Field], T]:
+    """The question about a container, which is worked out once for each ContainerField, and each time for other
+    fields."""
+    name = ask.__name__
 
-    @cached_property
-    def cards(self) -> int:
-        """As `cards_of`."""
-        return _cards(self)
+    def answer(container: Field) -> T:
+        if not isinstance(container, ContainerField):
+            return ask(container)
+        known: dict[str, T] = container.__dict__
+        if name not in known:
+            known[name] = ask(container)
+        return known[name]
 
-    @cached_property
-    def gpus(self) -> tuple[tuple[str, Field], ...]:
-        """As `gpus_of`."""
-        return tuple(_gpus(self))
-
-    @cached_property
-    def gpu_amounts(self) -> tuple[tuple[str, str, Field], ...]:
-        """As `gpu_amounts_of`."""
-        return _gpu_amounts(self)
-
-    @cached_property
-    def words(self) -> str:
-        """As `words_of`."""
-        return _words(self)
-
-    @cached_property
-    def mounts(self) -> tuple[tuple[str, Field], ...]:
-        """As `mounts_of`."""
-        return tuple(_mounts(self))
+    return answer
 
 
 class WholeField(Field, frozen=True, dict=True):
@@ -205,64 +189,42 @@ class Template(Struct, frozen=True, dict=True):
         )
 
 
+@asked_once
 def env_of(container: Field) -> tuple[tuple[str, Field], ...]:
     """(name, entry) of each environment variable."""
-    return container.env if isinstance(container, ContainerField) else tuple(_env(container))
+    named = [(entry.at("name").text, entry) for entry in container.at("env").each()]
+    return tuple([one for one in named if one[0]])
 
 
-def _env(container: Field) -> Iterator[tuple[str, Field]]:
-    for entry in container.at("env").each():
-        name = entry.at("name").text
-        if name:
-            yield name, entry
-
-
+@asked_once
 def amounts_of(container: Field) -> tuple[tuple[str, str, Field], ...]:
     """(limits or requests, resource, amount) of each resource, limits first."""
-    return container.amounts if isinstance(container, ContainerField) else tuple(_amounts(container))
-
-
-def _amounts(container: Field) -> Iterator[tuple[str, str, Field]]:
     resources = container.at("resources")
-    for side in ("limits", "requests"):
-        for name, amount in resources.at(side).entries():
-            yield side, name, amount
+    sides = ("limits", "requests")
+    return tuple([(side, name, amount) for side in sides for name, amount in resources.at(side).entries()])
 
 
+@asked_once
 def gpu_amounts_of(container: Field) -> tuple[tuple[str, str, Field], ...]:
     """Those of `amounts_of` that are of GPU resources."""
-    return container.gpu_amounts if isinstance(container, ContainerField) else _gpu_amounts(container)
-
-
-def _gpu_amounts(container: Field) -> tuple[tuple[str, str, Field], ...]:
     return tuple([one for one in amounts_of(container) if is_gpu(one[1])])
 
 
+@asked_once
 def cards_of(container: Field) -> int:
     """The number of whole GPUs, as far as it can be read."""
-    return container.cards if isinstance(container, ContainerField) else _cards(container)
-
-
-def _cards(container: Field) -> int:
     return sum(count(amount) or 0 for name, amount in gpus_of(container) if name == GPU)
 
 
+@asked_once
 def mounts_of(container: Field) -> tuple[tuple[str, Field], ...]:
     """(name of the volume, mount) of each volumeMount."""
-    return container.mounts if isinstance(container, ContainerField) else tuple(_mounts(container))
+    return tuple([(mount.at("name").text, mount) for mount in container.at("volumeMounts").each()])
 
 
-def _mounts(container: Field) -> Iterator[tuple[str, Field]]:
-    for mount in container.at("volumeMounts").each():
-        yield mount.at("name").text, mount
-
-
+@asked_once
 def words_of(container: Field) -> str:
     """The command and the arguments, in one line."""
-    return container.words if isinstance(container, ContainerField) else _words(container)
-
-
-def _words(container: Field) -> str:
     return " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
 
 
@@ -272,20 +234,12 @@ def runs_framework(container: Field) -> bool:
     return _FRAMEWORK.search(f"{container.at('image').text} {words_of(container)}") is not None
 
 
+@asked_once
 def gpus_of(container: Field) -> tuple[tuple[str, Field], ...]:
     """(resource, amount) of each GPU resource: the limit, or the request if there is no limit."""
-    return container.gpus if isinstance(container, ContainerField) else tuple(_gpus(container))
-
-
-def _gpus(container: Field) -> Iterator[tuple[str, Field]]:
-    limited = set()
-    for side, name, amount in gpu_amounts_of(container):
-        if side == "limits":
-            if amount:
-                limited.add(name)
-            yield name, amount
-        elif name not in limited:
-            yield name, amount
+    amounts = gpu_amounts_of(container)
+    limited = {name for side, name, amount in amounts if side == "limits" and amount}
+    return tuple([(name, amount) for side, name, amount in amounts if side == "limits" or name not in limited])
 
 
 def templates_of(whole: Field) -> tuple[Template, ...]:
