@@ -85,11 +85,6 @@ class Forked:
         return self._process.pid
 
     @property
-    def returncode(self) -> int | None:
-        """As `poll`."""
-        return self._process.exitcode
-
-    @property
     def stdout(self) -> str:
         """What it has printed so far."""
         return self._out.text()

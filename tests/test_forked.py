@@ -36,13 +36,13 @@ async def test_one_that_takes_too_long_is_killed_and_says_what_it_printed() -> N
             first.wait(0.1)
         with pytest.raises(TimeoutError, match=r"dovetail top: it has not ended after 0\.1 s"):
             await second.ended(0.1)
-        assert first.returncode == second.returncode == -9
+        assert first.poll() == second.poll() == -9
 
 
 def test_none_is_left_behind() -> None:
     with Forked("top", run=endless) as command:
         command.first_line()
-    assert command.returncode == -9
+    assert command.poll() == -9
 
 
 def test_it_ends_with_the_process_of_the_tests() -> None:

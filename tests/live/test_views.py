@@ -139,12 +139,8 @@ class _World:
         """The address of the web pages, with the options and the rights of the pod in deploy/dashboard."""
         role = str(self.plane.service_account_kubeconfig("dovetail-system", "dovetail-dashboard"))
         arguments = ("--kubeconfig", role, "--listen", "127.0.0.1:0", "--authorize", "--views-only", "--actions")
-        process = Forked("dashboard", *arguments)
-        try:
+        with Forked("dashboard", *arguments) as process:
             yield process.first_line().split()[0]
-        finally:
-            process.kill()
-            process.wait()
 
     def token(self, namespace: str) -> str:
         """Of the account `default` of a namespace."""

@@ -103,12 +103,8 @@ class Cluster:
         """The operator runs, as the account of the release."""
         kubeconfig = self.plane.service_account_kubeconfig("dovetail-system", "dovetail-operator")
         arguments = ["operator", f"--kubeconfig={kubeconfig}", "--listen=", f"--image={self.image()}"]
-        process = Forked(*arguments)
-        try:
+        with Forked(*arguments):
             yield
-        finally:
-            process.kill()
-            process.wait()
 
     @contextmanager
     def jobs(self) -> Iterator[list[str]]:
