@@ -5,9 +5,9 @@ A state that was restored with its marks goes on as the one that it is from: it 
 step, has the same bound of work left for them, and gives new nodes the same slots. Without marks it tries all waiting
 workloads at once, as views want it.
 
-Rules: what was found for a workload is written down by that workload, since its key has numbers of shapes, which are
-numbered anew. What was found for workloads that wait no more is left out: one that wants the same is searched for once
-more.
+Rules: a result is stored under its workload, not under its key: the key has numbers of shapes, and a restored state
+numbers shapes again. Results for workloads that no longer wait are not stored: the next workload that wants the same is
+searched for once more.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class FoundMark(Struct, frozen=True, omit_defaults=True):
 class Marks(Struct, frozen=True):
     """`slots` are the names of nodes by slot, `vacant` the slots that new nodes get. `placed` are pods on nodes in the
     order in which they came there, `on_slot` those of each slot. `spares` and `opened` are those of `Spares.known`.
-    `changes` were announced, and wake
-    workloads at the next step. `barred`: see `ReservationPrecedence`. The times are those of `State`."""
+    `changes` were announced, and wake workloads at the next step. `barred`: see `ReservationPrecedence`. The times are
+    those of `State`."""
 
     slots: tuple[str, ...]
     vacant: tuple[int, ...]

@@ -103,13 +103,13 @@ class _Pass:
         """What will be free on each GPU once all that are to sleep do."""
         self._sleep: dict[str, TurnTaker] = {}
         self._to_sleep, self._line = _OnGpus(), _OnGpus()
-        """Those that are to sleep, and those that have room before later ones, in this order."""
+        """The instances to put to sleep, and the waiting ones whose room is promised, each in the order of decision."""
         self._lost, self._switching, self._in_turn = _OnGpus(), _OnGpus(), _OnGpus()
-        """Those that do not answer, that switch, and whose turn is not over, by name."""
+        """Instances by state: lost; switching; awake, within their turn."""
         self._over: defaultdict[str, deque[TurnTaker]] = defaultdict(deque)
-        """By GPU, those whose turn is over, the one awake for longest first."""
+        """By GPU, the awake instances whose turn is over. The one that has been awake for longest comes first."""
         self._could_free: Counter[str] = Counter()
-        """What those of them have that are not to sleep."""
+        """By GPU, the memory of the instances in `_over` that are not to sleep."""
         for one in self._all:
             for gpu in one.gpus:
                 self._rooms[gpu] = max(self._rooms.get(gpu, 0), one.extra_mib)
