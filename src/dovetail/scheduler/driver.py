@@ -306,9 +306,10 @@ class Driver:
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
             metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})
-        layout, start = self._layout(bind.node), self._starting.get(bind.gang)
-        assumed = layout is not None and layout.assumed
-        placed = bound_text(bind, pod, start.all_reduce if start is not None else None, assumed=assumed)
+        layout = self._layout(bind.node) if bind.mbps else None
+        start = self._starting.get(bind.gang)
+        all_reduce = start.all_reduce if start is not None else None
+        placed = bound_text(bind, pod, all_reduce, assumed=layout is not None and layout.assumed)
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
     def _failed(self, failed: BindFailed, target: PodRef | None) -> None:

@@ -22,7 +22,6 @@ from dovetail.kube.translate.event_documents import (
     EventObject,
     EventReporter,
     event_document,
-    event_reference,
 )
 from dovetail.kube.translate.translator import PodRef
 
@@ -140,17 +139,13 @@ def event(
 ) -> bytes:  # fmt: skip
     """An Event about a pod. `decision` is the id of the decision that it reports, "" for none. Its name has the time in
     nanoseconds, as in client-go."""
+    about = EventObject(PODS, regarding.namespace, regarding.name, regarding.uid)
+    other = EventObject(PODS, related.namespace, related.name, related.uid) if related is not None else None
     report, reporter = EventNote(*event_type, note), EventReporter(REPORTER, instance)
-    document = event_document(_about(regarding), report, reporter, now_ms, f"{time.time_ns():x}")
+    document = event_document(about, report, reporter, now_ms, f"{time.time_ns():x}", other)
     if decision:
         document["metadata"]["annotations"] = {DECISION: decision}
-    if related is not None:
-        document["related"] = event_reference(_about(related))
     return _encode(document)
-
-
-def _about(pod: PodRef) -> EventObject:
-    return EventObject(PODS, pod.namespace, pod.name, pod.uid)
 
 
 def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:

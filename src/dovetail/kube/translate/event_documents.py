@@ -13,6 +13,8 @@ Rules: those of the API server (pkg/apis/core/validation/events.go), in this pla
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -56,32 +58,31 @@ class EventReporter(Struct, frozen=True):
 
 
 def event_document(
-    about: EventObject, report: EventNote, reporter: EventReporter, at_ms: int, ending: str
-) -> dict[str, Any]:
+    about: EventObject, report: EventNote, reporter: EventReporter, at_ms: int, ending: str,
+    related: EventObject | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The Event to create. Two events of one object and `ending` have one name: the second is AlreadyExists."""
     # Without an ellipsis: deploy/agent/own-node.yaml compares it with the name of the node.
     instance = reporter.instance.encode()[:_INSTANCE_BYTES].decode(errors="ignore")
-    return {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.kind,
+    document = {
+        **_type_of(EVENTS),
         "metadata": {"namespace": about.namespace or _OF_THE_CLUSTER, "name": event_name(about.name, ending)},
         "eventTime": micro_time_text(at_ms),
         "reportingController": reporter.controller,
         "reportingInstance": instance or reporter.controller,
-        "regarding": event_reference(about),
         "reason": report.reason,
         "action": report.action,
         "type": report.type,
         "note": clipped(report.note, NOTE_BYTES),
     }
-
-
-def event_reference(about: EventObject) -> dict[str, str]:
-    """`regarding` or `related`. The kubelet's events on a node have the name of the node as uid, and `kubectl describe
-    node` shows those alone."""
-    resource, namespace = about.resource, {"namespace": about.namespace} if about.namespace else {}
-    uid = about.name if resource == NODES else about.uid
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **namespace, "name": about.name, "uid": uid}
+    for field, one in (("regarding", about), ("related", related)):
+        if one is not None:
+            namespace = {"namespace": one.namespace} if one.namespace else {}
+            # The kubelet's events on a node have the name of the node as uid, and `kubectl describe node` shows those
+            # alone.
+            uid = one.name if one.resource == NODES else one.uid
+            document[field] = {**_type_of(one.resource), **namespace, "name": one.name, "uid": uid}
+    return document
 
 
 def event_name(name: str, ending: str) -> str:
@@ -93,3 +94,8 @@ def event_name(name: str, ending: str) -> str:
 def series_document(count: int, at_ms: int) -> dict[str, Any]:
     """A merge patch of an event that has happened `count` times by now, the last time at `at_ms`."""
     return {"series": {"count": count, "lastObservedTime": micro_time_text(at_ms)}}
+
+
+@cache
+def _type_of(resource: Resource) -> Mapping[str, str]:
+    return {"apiVersion": resource.api_version, "kind": resource.kind}
