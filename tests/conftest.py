@@ -22,6 +22,8 @@ import msgspec
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from dovetail.core import cycle
 from dovetail.core.decisions import Decision
@@ -55,6 +57,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("dovetail")
+
+# Hypothesis mixes in constants that it reads in all modules which the process has imported. In a new clone each process
+# parses them all (five seconds), and what a test draws depends on which other tests the process has collected.
+_NO_CONSTANTS = Constants()
+providers._get_local_constants = lambda: _NO_CONSTANTS
 
 # What tests read with `yaml.safe_load` is read by libyaml: manifests and definitions are long, and Python's own reader
 # takes ten times as long. The project itself always names its loader.
