@@ -19,7 +19,7 @@ async def test_a_change_is_carried_out_by_the_command() -> None:
 def test_hours_without_a_change_have_no_writes_after_every_part_has_worked() -> None:
     """With an election there are the renewals of the Lease: see tests/operator/test_long_times.py. A day takes half a
     minute."""
-    hours = 2 if BREADTH == 1 else 24
+    hours = 1 if BREADTH == 1 else 24
     answer = quiet(5, hours, leader_elect=False)
     assert (answer["validated"], answer["taken_over"], answer["searched"]) == (5, 5, 3)
     assert answer["writes"] == {} and answer["heartbeats"] == 2 * 5 * 12 * hours

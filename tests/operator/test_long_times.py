@@ -13,6 +13,7 @@ from benchmarks.virtual_time import VirtualClock
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.run import OperatorOptions, run
 from dovetail.playground import Playground
+from tests.breadth import BREADTH
 from tests.operator.stack_world import AGENT_NAMESPACE, World, small
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def _world(clock: VirtualClock) -> World:
 
 
 def test_hours_without_a_change_are_hours_without_a_write() -> None:
-    hours = 2
+    hours = 2 if BREADTH > 1 else 1
 
     async def quiet(clock: VirtualClock) -> None:
         world = _world(clock)

@@ -15,6 +15,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
+from dovetail.kube.json_values import copied_json
 from dovetail.kube.yaml_scalars import NotSimple, value_of
 
 Place = tuple[int, int, bool]
@@ -122,7 +123,7 @@ def read_lines(text: str, places: Places | None = None) -> Any:
             elif places is not None:
                 value = _flow(lines[number], value[0], 0, places, number)[0]
             else:
-                value = value[1].copy() if kind == _FLAT else _copied(value[1])
+                value = value[1].copy() if kind == _FLAT else copied_json(value[1])
         if dashes:
             for next_column in dashes[1:]:
                 inner = []
@@ -261,12 +262,6 @@ def _past_spaces(line: str, at: int) -> int:
     while line[at : at + 1] == " ":
         at += 1
     return at
-
-
-def _copied(value: Any) -> Any:
-    if type(value) is dict:
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if type(value) is list else value
 
 
 def _literal(lines: list[str], first: int, parent: int, chomp: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from dovetail.monitoring.board import Board, Panel, Query, Variable, dashboard
@@ -323,7 +324,13 @@ def config_maps(namespace: str = "dovetail-system") -> list[dict[str, Any]]:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": name, "namespace": namespace, "labels": {"grafana_dashboard": "1"}},
-            "data": {f"{name}.json": json.dumps(document, indent=1)},
+            "data": {f"{name}.json": text},
         }
-        for name, document in ((config_map_name(uid), board) for uid, board in documents().items())
+        for name, text in _texts().items()
     ]
+
+
+@cache
+def _texts() -> dict[str, str]:
+    """The files by name: the operator asks for them at each turn, and they are always the same."""
+    return {config_map_name(uid): json.dumps(board, indent=1) for uid, board in documents().items()}

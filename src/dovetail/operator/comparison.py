@@ -47,7 +47,7 @@ def differences(wanted: Document, live: LiveObject, manager: str = FIELD_MANAGER
 
 
 def _lacking(wanted: Any, live: Any, path: str) -> Iterator[str]:
-    if _empty(wanted) and _empty(live):
+    if wanted == live or (_empty(wanted) and _empty(live)):
         return
     if isinstance(wanted, Mapping):
         inside = live if isinstance(live, Mapping) else {}
@@ -55,7 +55,7 @@ def _lacking(wanted: Any, live: Any, path: str) -> Iterator[str]:
             yield from _lacking(value, inside.get(name), f"{path}.{name}" if path else name)
     elif isinstance(wanted, list | tuple):
         yield from _lacking_elements(wanted, live if isinstance(live, list | tuple) else (), path)
-    elif wanted != live and not _same_quantity(wanted, live, path):
+    elif not _same_quantity(wanted, live, path):
         yield path
 
 

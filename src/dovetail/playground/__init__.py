@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,6 +34,7 @@ from dovetail.apiserver.sqlite_log import SqliteLog
 from dovetail.apiserver.store import HistoryBounds, Store
 from dovetail.apiserver.watches import Watches
 from dovetail.apiserver.writes import Writes
+from dovetail.kube.json_values import copied_json
 from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.controllers import Controllers
 from dovetail.playground.daemon_sets import DaemonSets
@@ -149,7 +149,7 @@ class Playground:
         Raises Failure. An object that the API would refuse can be stored with `put_raw`.
         """
         resource = self._resource_of(document)
-        new = stored_form(resource, copy.deepcopy(document))
+        new = stored_form(resource, copied_json(document))
         namespace = text_at(new, "metadata.namespace") or "default" if resource.namespaced else ""
         name = text_at(new, "metadata.name")
         old = self.store.get(resource.collection, namespace, name)

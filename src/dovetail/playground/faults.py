@@ -112,9 +112,10 @@ class Faults(WatchFlow):
         self._writes_left, self._last_effect = number - 1, "drop-after" if carried_out else "drop-before"
 
     async def flows_before(self, end: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(end):
-                await self.watches_flow.wait()
+        if not self.watches_flow.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self.watches_flow.wait()
         return self.watches_flow.is_set()
 
     def lose_events(self, plural: str, count: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from dovetail.advice.lint.field import Field, Path
+from dovetail.kube.json_values import copied_json
 
 
 class Edit(Struct, frozen=True):
@@ -42,7 +43,7 @@ def append(field: Field, value: Any) -> Edit:
 def edited(document: Any, edits: Iterable[Edit]) -> Any:
     """A copy of the document with the edits applied in order. Raises LookupError or TypeError if the path of an edit
     does not exist."""
-    document = _copied(document)
+    document = copied_json(document)
     for edit in edits:
         *above, last = edit.path
         parent = document
@@ -51,7 +52,7 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
                 parent[step] = {}
             parent = parent[step]
         if edit.op == "put":
-            parent[last] = _copied(edit.value)
+            parent[last] = copied_json(edit.value)
         elif edit.op == "drop":
             del parent[last]
         elif edit.op == "append":
@@ -59,7 +60,7 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
                 parent[last] = []
             if not isinstance(parent[last], list):
                 raise TypeError(f"{last} is no list")
-            parent[last].append(_copied(edit.value))
+            parent[last].append(copied_json(edit.value))
         else:
             entries = [(edit.value if key == last else key, inner) for key, inner in parent.items()]
             if last not in parent or len(dict(entries)) < len(entries):
@@ -67,13 +68,6 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
             parent.clear()
             parent.update(entries)
     return document
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy without shared parts, which anchors create."""
-    if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def json_patch(document: Any, edits: Sequence[Edit]) -> list[dict[str, Any]]:

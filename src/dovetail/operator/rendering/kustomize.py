@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dovetail.kube.json_values import copied_json
 from dovetail.kube.yaml_text import Loader
 from dovetail.operator.rendering.patches import json_patched, merged
 
@@ -90,12 +90,12 @@ def read_kustomization(folder: Path) -> Document:
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> tuple[Document, ...]:
-    return tuple(document for document in yaml.load_all(text, Loader) if document)
+def _parsed(text: str) -> tuple[Any, ...]:
+    return tuple(yaml.load_all(text, Loader))
 
 
 def _read(path: Path) -> list[Document]:
-    return deepcopy(list(_parsed(path.read_text())))
+    return [copied_json(document) for document in _parsed(path.read_text()) if document]
 
 
 def _add(path: Path, objects: list[Document]) -> None:
@@ -130,7 +130,7 @@ def _patch(folder: Path, patch: Mapping[str, Any], objects: list[Document]) -> N
     if patch.keys() - {"target", "patch", "path"} or ("patch" in patch) == ("path" in patch):
         raise KustomizationError(f"{folder}: a patch must have a target, and either patch or path")
     texts = patch["patch"] if "patch" in patch else (folder / patch["path"]).read_text()
-    for content in yaml.load_all(texts, Loader):
+    for content in _parsed(texts):
         target = patch.get("target") or _target(content)
         chosen = [i for i, document in enumerate(objects) if _is_target(target, document)]
         # kustomize ignores a target that nothing has; a patch without effect is a mistake in deploy/.

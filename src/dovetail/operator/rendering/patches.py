@@ -8,8 +8,9 @@ of a patch go before those that it does not name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
+
+from dovetail.kube.json_values import copied_json
 
 Document = dict[str, Any]
 
@@ -39,8 +40,8 @@ def merged(document: Document, patch: Document) -> Document:
 
 def _merged_map(original: Mapping[str, Any], patch: Mapping[str, Any], keys: Mapping[str, str]) -> Document:
     if patch.get(_DIRECTIVE) == "replace":
-        return {name: deepcopy(value) for name, value in patch.items() if name != _DIRECTIVE}
-    result = dict(deepcopy(original))
+        return {name: copied_json(value) for name, value in patch.items() if name != _DIRECTIVE}
+    result = dict(copied_json(original))
     for name, value in patch.items():
         if value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
             result.pop(name, None)
@@ -49,22 +50,22 @@ def _merged_map(original: Mapping[str, Any], patch: Mapping[str, Any], keys: Map
         elif isinstance(value, list) and name in keys and isinstance(result.get(name, []), list):
             result[name] = _merged_list(result.get(name) or [], value, keys[name], keys)
         else:
-            result[name] = deepcopy(value)
+            result[name] = copied_json(value)
     return result
 
 
 def _merged_list(original: Sequence[Any], patch: Sequence[Any], key: str, keys: Mapping[str, str]) -> list[Any]:
     if any(item == {_DIRECTIVE: "replace"} for item in patch):
-        return [deepcopy(item) for item in patch if _DIRECTIVE not in item]
+        return [copied_json(item) for item in patch if _DIRECTIVE not in item]
     present = {item.get(key): item for item in original}
     named = {item[key] for item in patch}
     first = [_merged_map(present.get(item[key], {}), item, keys) for item in patch if _DIRECTIVE not in item]
-    return first + [deepcopy(item) for item in original if item.get(key) not in named]
+    return first + [copied_json(item) for item in original if item.get(key) not in named]
 
 
 def json_patched(document: Document, operations: Sequence[Mapping[str, Any]]) -> Document:
     """The document after the operations of a JSON patch (RFC 6902). Raises PatchError where one cannot be applied."""
-    result = deepcopy(document)
+    result = copied_json(document)
     for operation in operations:
         try:
             _apply(result, operation)
@@ -76,7 +77,7 @@ def json_patched(document: Document, operations: Sequence[Mapping[str, Any]]) ->
 def _apply(document: Document, operation: Mapping[str, Any]) -> None:
     op, path = operation["op"], _steps(operation["path"])
     if op in ("add", "replace"):
-        value = deepcopy(operation["value"])
+        value = copied_json(operation["value"])
         _set(document, path, value, op == "add")
     elif op == "remove":
         _remove(document, path)
@@ -84,7 +85,7 @@ def _apply(document: Document, operation: Mapping[str, Any]) -> None:
         if _at(document, path) != operation["value"]:
             raise ValueError(f"is {_at(document, path)!r}")
     elif op in ("move", "copy"):
-        value = deepcopy(_at(document, _steps(operation["from"])))
+        value = copied_json(_at(document, _steps(operation["from"])))
         if op == "move":
             _remove(document, _steps(operation["from"]))
         _set(document, path, value, True)

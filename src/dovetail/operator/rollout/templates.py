@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 from dovetail.kube.api.resources import DAEMON_SETS
+from dovetail.kube.json_values import copied_json
 from dovetail.operator.live import digest
 from dovetail.operator.rendering.stack_objects import Document
 from dovetail.operator.watched.pods import TEMPLATE
@@ -16,7 +15,7 @@ def stamped(document: Document, templates: dict[str, str]) -> Document:
     spec = document.get("spec") or {}
     if document["kind"] != DAEMON_SETS.kind or spec.get("updateStrategy", {}).get("type") != "OnDelete":
         return document
-    found = deepcopy(document)
+    found = copied_json(document)
     template = found["spec"]["template"]
     mark = digest(template).hex()
     templates[found["metadata"]["name"]] = mark
