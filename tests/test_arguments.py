@@ -6,7 +6,9 @@ click gives a command each of its options as an argument of its own; so commands
 """
 
 import ast
+import inspect
 from collections.abc import Iterator
+from types import CodeType
 
 import pytest
 
@@ -19,7 +21,16 @@ MOST = 8
 
 def long_signatures(source: str) -> Iterator[tuple[str, int]]:
     """The functions with more than MOST arguments, by their names with those of their classes."""
-    yield from _below(ast.parse(source), "")
+    # Python's compiler counts them too, with `self` and those of commands, and its answer is had in half the time.
+    if _most(compile(source, "", "exec", dont_inherit=True)) > MOST:
+        yield from _below(ast.parse(source), "")
+
+
+def _most(code: CodeType) -> int:
+    """The most arguments of one function in it."""
+    flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    inside = (_most(one) for one in code.co_consts if isinstance(one, CodeType))
+    return max(code.co_argcount + code.co_kwonlyargcount + flags, *inside, 0)
 
 
 def _below(node: ast.AST, inside: str) -> Iterator[tuple[str, int]]:

@@ -7,6 +7,7 @@ the modules that it may import are listed one by one, and the builtins that read
 """
 
 import ast
+import re
 import symtable
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+from tests.statements import statements
 
 SOURCE = ROOT / "src"
 ROOMS = {
@@ -77,6 +79,8 @@ ROOMS = {
     },
 }
 """The rooms of `dovetail` and the package `kubecel`: what each may import besides itself."""
+OURS = ("dovetail", "kubecel")
+"""The packages below SOURCE."""
 KUBE_FOR_CLI = {
     *(
         "api.config",
@@ -117,30 +121,37 @@ LIBRARIES = {
 """The modules of others that a pure room may import; the rooms that are not named here may import any."""
 BUILTINS = {"__builtins__", "__import__", "breakpoint", "compile", "eval", "exec", "input", "open", "print"}
 """Not for a pure room."""
+_LIKELY_BUILTIN = re.compile(rf"\b(?:{'|'.join(BUILTINS)})\b")
 
 
 def wrong_arrows(room: str, source: str) -> Iterator[str]:
     """What the module of this room must not import, line by line; imports inside functions count."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    for node in statements(source):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield f"line {node.lineno}: relative import"
             continue
-        for module in _imported(node):
+        for module in _imported(node, others=room in LIBRARIES):
             if not _allowed(room, module):
                 yield f"line {node.lineno}: {room} imports {module}"
     if room in LIBRARIES:
-        yield from _reached(room, tree)
+        yield from _reached(room, ast.parse(source))
+    if room in LIBRARIES and _LIKELY_BUILTIN.search(source):
         yield from _builtins(symtable.symtable(source, room, "exec"))
 
 
-def _imported(node: ast.AST) -> list[str]:
+def _imported(node: ast.stmt, *, others: bool = True) -> list[str]:
+    """The modules that a statement imports. Without `others` what is taken out of a module that is not ours counts as
+    that module, and need not be loaded."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
         inside = [f"{module}.{alias.name}" for alias in node.names]
-        return inside if module == "dovetail" else list(dict.fromkeys(m if _is_module(m) else module for m in inside))
+        if module == "dovetail":
+            return inside
+        if not others and module.partition(".")[0] not in OURS:
+            return [module]
+        return list(dict.fromkeys(m if _is_module(m) else module for m in inside))
     return []
 
 
@@ -173,6 +184,10 @@ def _reached(room: str, tree: ast.Module) -> Iterator[str]:
 
 @cache
 def _is_module(name: str) -> bool:
+    library, *inside = name.split(".")
+    if library in OURS:
+        place = SOURCE.joinpath(library, *inside)
+        return place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:  # of something that is no package
@@ -215,13 +230,13 @@ def test_a_module_imports_only_what_its_room_may(room: str) -> None:
 @pytest.mark.parametrize("room", LIBRARIES)
 def test_a_pure_room_may_import_nothing_that_it_does_not(room: str) -> None:
     paths = [path for path in SOURCE.rglob("*.py") if room_of(path) == room]
-    used = {module for path in paths for node in ast.walk(ast.parse(path.read_text())) for module in _imported(node)}
+    used = {module for path in paths for node in statements(path.read_text()) for module in _imported(node)}
     assert sorted(LIBRARIES[room] - used) == []
 
 
 def test_a_command_may_import_nothing_of_kube_that_none_does() -> None:
     paths = [path for path in SOURCE.rglob("*.py") if room_of(path) == "cli"]
-    used = {module for path in paths for node in ast.walk(ast.parse(path.read_text())) for module in _imported(node)}
+    used = {m for path in paths for node in statements(path.read_text()) for m in _imported(node, others=False)}
     assert sorted({f"dovetail.kube.{module}" for module in KUBE_FOR_CLI} - used) == []
 
 

@@ -8,6 +8,7 @@ import ast
 from collections.abc import Container, Iterator, Mapping
 
 from tests.paths import ROOT
+from tests.statements import statements
 
 SOURCE = ROOT / "src"
 
@@ -15,7 +16,7 @@ SOURCE = ROOT / "src"
 def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
     """Which of these modules, texts by name, each of them imports."""
     return {
-        name: {other for node in ast.walk(ast.parse(text)) for other in _imported(node, sources) if other in sources}
+        name: {other for node in statements(text) for other in _imported(node, sources) if other in sources}
         for name, text in sources.items()
     }
 
@@ -30,9 +31,17 @@ def _imported(node: ast.AST, modules: Container[str]) -> Iterator[str]:
 
 def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     """Modules that reach each other, in groups; one alone where it imports itself."""
+    graph = _without_ends(graph)
     reached = {name: _reached(graph, name) for name in graph}
     groups = {name: frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
     return [set(group) for group in sorted(set(groups.values()) - {frozenset()}, key=sorted)]
+
+
+def _without_ends(graph: Mapping[str, set[str]]) -> Mapping[str, set[str]]:
+    """The graph without modules that import none of the others that are left: none of them is in a cycle."""
+    while ends := {name for name, others in graph.items() if not others}:
+        graph = {name: others - ends for name, others in graph.items() if name not in ends}
+    return graph
 
 
 def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:

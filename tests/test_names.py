@@ -5,10 +5,12 @@ An object on the wire and the core's record of the same thing bear the name that
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tests.paths import ROOT
+from tests.statements import statements
 
 SOURCE = ROOT / "src" / "dovetail"
 PAIRS = {
@@ -26,19 +28,25 @@ PAIRS = {
     "core/queues/types.py": {"kube/objects/queues.py": {"Queue"}},
 }
 """By the core's module and the wire's."""
+_CLASS = re.compile(r"\bclass[\s\\]+([A-Za-z]\w*)")
+"""Each class, and maybe more: a module is parsed only where another has a class of that name."""
 
 
 def same_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """The modules, texts by path, that define a public class of the same name, by it."""
-    found: dict[str, list[str]] = defaultdict(list)
+    likely: dict[str, set[str]] = defaultdict(set)
     for path, text in sources.items():
-        for name in _public_classes(ast.parse(text)):
+        for name in _CLASS.findall(text):
+            likely[name].add(path)
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in {path for paths in likely.values() if len(paths) > 1 for path in paths}:
+        for name in _public_classes(sources[path]):
             found[name].append(path)
     return {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
 
 
-def _public_classes(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _public_classes(text: str) -> Iterator[str]:
+    for node in statements(text):
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
 

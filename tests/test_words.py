@@ -9,8 +9,9 @@ recordings, and stay as they are. The right words are in docs/glossary.md.
 import ast
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,10 +71,13 @@ QUOTED = ("was given ", "].given")
 _FOUND = re.compile(
     rf"(?<![A-Za-z])(?:{'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
 )
-_LIKELY = re.compile(
-    rf"(?<![A-Za-z])(?:{'|'.join(word.partition(' ')[0] for word in WORDS)})(?![A-Za-z])", re.IGNORECASE
-)
-"""Each use begins with one of these, wherever lines are broken."""
+_ONES = frozenset(word.encode() for word in WORDS if " " not in word)
+_PAIRS = [word.encode().split() for word in WORDS if " " in word]
+_LETTERS = bytes(one if chr(one).isalpha() and one < 128 else 32 for one in range(256)).lower()
+"""A text's letters in lower case, with a space for each other character."""
+_PREFIXES = {b"b", b"br", b"f", b"fr", b"r", b"rb", b"rf", b"u"}
+"""Of the parts of a message, as in f"they give " f"way"."""
+_OF_HYPOTHESIS = re.compile(rf"^(?:@{HYPOTHESIS}\(|from hypothesis import .*)", re.MULTILINE)
 _PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -126,10 +130,24 @@ def of_c(text: str) -> Iterator[tuple[int, str]]:
         yield from ((line, word) for word in words_in(re.sub(r'"(?:[^"\\]|\\.)*"', "", code)))
 
 
+def likely(text: str, names: Container[str]) -> bool:
+    """Whether there may be a use; where there is one there may, wherever lines are broken. Most texts need not be
+    parsed."""
+    if HYPOTHESIS in names:
+        text = _OF_HYPOTHESIS.sub("", text)
+    found = _PARTS.sub("_", text).encode().translate(_LETTERS).split()
+    some = set(found)
+    if not some.isdisjoint(_ONES):
+        return True
+    if all(first not in some for first, _ in _PAIRS):
+        return False
+    return any([one, two] in _PAIRS for one, two in pairwise(one for one in found if one not in _PREFIXES))
+
+
 def found_in(path: Path, names: set[str]) -> Iterator[str]:
     """Each use in a file, as a message with the words to use."""
     text = path.read_text()
-    if not _LIKELY.search(_PARTS.sub("_", text)):
+    if not likely(text, names):
         return
     uses = of_c(text) if path.suffix in (".c", ".h") else of_python(text, names)
     for line, word in uses:
@@ -176,6 +194,23 @@ def test_each_permitted_name_is_used(room: str) -> None:
 )
 def test_uses_are_found_in_names_docstrings_and_comments(text: str, found: list[str]) -> None:
     assert [word for _, word in of_python(text, {"tell_again_ms"})] == found
+    assert likely(text, ()) or not found
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ('x = (f"they give "\n  f"way to it")', True),
+        ("# all that is looked\n# at", True),
+        ("LookedAt = 1", True),
+        ("# they give nothing, and a way", False),
+        ("from hypothesis import given\n\n@given(x=1)\ndef f(): ...", False),
+        ("from hypothesis import given\n\n@given(x=1)\ndef f(): ...  # as given", True),
+        ("# while skilled Überill, whole", False),
+    ],
+)
+def test_only_texts_in_which_there_may_be_a_use_are_parsed(text: str, may: bool) -> None:
+    assert likely(text, {HYPOTHESIS}) == may
 
 
 def test_uses_are_found_in_c() -> None:
