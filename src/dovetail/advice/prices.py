@@ -12,6 +12,7 @@ The sources and licences of the built-in table are in the NOTICE file and docs/r
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -48,6 +49,7 @@ class CloudInstance(Struct, frozen=True):
     gpu: GpuProduct | None
 
 
+@cache
 def built_in() -> tuple[CloudInstance, ...]:
     """The instances of the built-in table."""
     return read(built_in_text(), BUILT_IN)
