@@ -9,7 +9,7 @@ the fields are from their API types as the table has them; a kind whose definiti
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +27,9 @@ from tools.controlplane.plane import Plane
 
 START = 1_900_000_000_000
 CUSTOM = tuple(one for one in STOPPABLE if one.way is not None and "." in one.resource.group)
+(LACKING,) = (one for one in CUSTOM if one.resource.kind == "XGBoostJob")
 RAY = {"shutdownAfterJobFinishes": True}
+REAL = "kinds-of-idle-policy"
 
 
 def field_of(kind: Stoppable) -> str:
@@ -100,32 +102,41 @@ async def test_what_is_written_fits_the_kind_and_its_pods_are_found(kinds: Kinds
     assert kind.way.path.rpartition(".")[2] in kind.way.undo(resource, name, None)
 
 
+@pytest.fixture
+def defined_kinds(plane: Plane) -> Iterator[Plane]:
+    """The plane with definitions of these kinds whose schema has nothing but the field; that of XGBoostJob lacks it."""
+    made = [defined(one, "spec.runPolicy.other" if one is LACKING else field_of(one)) for one in CUSTOM]
+    text = yaml.safe_dump_all(made)
+    plane.kubectl("create", "namespace", REAL)
+    plane.kubectl("apply", "--server-side", "-f", "-", input=text)
+    plane.kubectl("wait", "--for=condition=Established", "-f", "-", "--timeout=60s", input=text)
+    yield plane
+    # Other tests on this plane have whole definitions of such kinds.
+    plane.kubectl("delete", "-f", "-", input=text)
+    plane.kubectl("delete", "namespace", REAL, "--wait=false")
+
+
 @pytest.mark.plane
-async def test_a_real_server_keeps_the_field_where_the_kind_has_it(plane_factory: Callable[..., Plane]) -> None:
-    """With a schema that has nothing else. Where it lacks the field, as RunPolicy of early training operators, the API
-    server drops it and answers as if it were written: that is no stop."""
-    plane = plane_factory(controllers=False)
-    plane.kubectl("create", "namespace", "ml")
-    (lacking,) = (one for one in CUSTOM if one.resource.kind == "XGBoostJob")
-    made = [defined(one, "spec.runPolicy.other" if one is lacking else field_of(one)) for one in CUSTOM]
-    plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(made))
-    for one in made:
-        plane.kubectl("wait", "--for=condition=Established", "crd", one["metadata"]["name"], "--timeout=60s")
+async def test_a_real_server_keeps_the_field_where_the_kind_has_it(defined_kinds: Plane) -> None:
+    """Where the schema lacks it, as RunPolicy of early training operators, the API server drops it and answers as if it
+    were written: that is no stop."""
+    plane = defined_kinds
     async with Client(load_config(str(plane.kubeconfig))) as client:
         for kind in CUSTOM:
             assert kind.way is not None
             resource, consent = kind.resource, kind.way.consent
             document = workload(resource.kind, "x", api=resource.api_version, when_idle=consent)
-            stored = plane.apply(resource.path("ml", "x"), document)
-            owner = PodsOwner(kind, stored, "ml", "x", (), {}, consent)
-            if kind is lacking:
+            document["metadata"]["namespace"] = REAL
+            stored = plane.apply(resource.path(REAL, "x"), document)
+            owner = PodsOwner(kind, stored, REAL, "x", (), {}, consent)
+            if kind is LACKING:
                 with pytest.raises(FieldDropped, match=r"XGBoostJob has no spec\.runPolicy\.suspend"):
                     await stop(client, owner, START)
             else:
                 await stop(client, owner, START)
-            found = plane.get(resource.path("ml", "x"))
-            assert kind.way.holds(at(found, kind.way.path)) == (kind is not lacking), resource.kind
-            assert ("dovetail.dev/idle-stopped" in found["metadata"]["annotations"]) == (kind is not lacking)
+            found = plane.get(resource.path(REAL, "x"))
+            assert kind.way.holds(at(found, kind.way.path)) == (kind is not LACKING), resource.kind
+            assert ("dovetail.dev/idle-stopped" in found["metadata"]["annotations"]) == (kind is not LACKING)
 
 
 @pytest.mark.parametrize(

@@ -110,17 +110,25 @@ def test_the_workload_api_is_served_and_its_fields_are_kept(plane: Plane, namesp
 
 
 def test_a_node_without_a_kubelet_stays_schedulable_and_the_stock_scheduler_uses_it(
-    plane_factory: Callable[..., Plane],
+    plane: Plane, namespace: str
 ) -> None:
-    plane = plane_factory(scheduler=True)
-    resources = {"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    """By a resource of its own: other tests have left nodes here."""
+    device = "control-plane.example/gpu"
+    resources = {"cpu": "8", "memory": "32Gi", "pods": "110", device: "8"}
     status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
     create(plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "fake"}, "status": status}, "default")
     assert plane.kubectl("get", "node", "fake", "--output=jsonpath={.spec.taints}") == ""
-    gpu = {"limits": {"nvidia.com/gpu": "8"}}
-    create(plane, pod("bound", containers=[{"name": "main", "image": "none", "resources": gpu}]), "default")
-    plane.kubectl("wait", "pod/bound", "--for=condition=PodScheduled", "--timeout=60s")
-    assert plane.kubectl("get", "pod", "bound", "--output=jsonpath={.spec.nodeName}") == "fake"
+    limits = {"limits": {device: "8"}}
+    create(plane, pod("bound", containers=[{"name": "main", "image": "none", "resources": limits}]), namespace)
+    plane.start_scheduler()
+    try:
+        plane.kubectl("wait", "pod/bound", f"--namespace={namespace}", "--for=condition=PodScheduled", "--timeout=60s")
+    finally:
+        plane.stop_scheduler()
+    bound = plane.get(f"/api/v1/namespaces/{namespace}/pods/bound")
+    assert bound["spec"]["nodeName"] == "fake"
+    for left in (f"/api/v1/namespaces/{namespace}/pods/bound?gracePeriodSeconds=0", "/api/v1/nodes/fake"):
+        plane.request("DELETE", left)
 
 
 def test_a_plain_cluster_without_controllers(plane_factory: Callable[..., Plane]) -> None:
