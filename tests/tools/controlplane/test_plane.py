@@ -11,10 +11,11 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.paths import ROOT
 from tools.controlplane.binaries import KUBERNETES_VERSION
@@ -131,37 +132,50 @@ def test_a_node_without_a_kubelet_stays_schedulable_and_the_stock_scheduler_uses
         plane.request("DELETE", left)
 
 
-def test_a_plain_cluster_without_controllers(plane_factory: Callable[..., Plane]) -> None:
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A plane without the workload API and without controllers, which writes an audit log."""
+    audit_log = tmp_path_factory.mktemp("audit") / "audit.log"
+    with Plane(features=False, controllers=False, audit_log=audit_log) as plane:
+        plane.kubectl("create", "namespace", "fresh")
+        create(plane, pod("alone", schedulingGroup={"podGroupName": "gang"}), "fresh")
+        yield plane
+
+
+def test_a_plain_cluster_without_controllers(plain: Plane) -> None:
     """It does not serve the workload API, and takes Pods although nothing makes ServiceAccounts."""
-    plane = plane_factory(features=False, controllers=False)
-    assert set(plane.pids) == {"etcd", "kube-apiserver"}
+    assert set(plain.pids) == {"etcd", "kube-apiserver"}
     with pytest.raises(KubectlFailed, match="NotFound"):
-        served(plane, "scheduling.k8s.io/v1beta1")
-    plane.kubectl("create", "namespace", "fresh")
-    create(plane, pod("alone", schedulingGroup={"podGroupName": "gang"}), "fresh")
-    assert plane.kubectl("get", "pod", "alone", "--namespace=fresh", "--output=jsonpath={.spec.schedulingGroup}") == ""
+        served(plain, "scheduling.k8s.io/v1beta1")
+    group = plain.kubectl("get", "pod", "alone", "--namespace=fresh", "--output=jsonpath={.spec.schedulingGroup}")
+    assert group == ""
 
 
-def test_the_api_server_can_go_away_and_come_back(plane_factory: Callable[..., Plane], tmp_path: Path) -> None:
-    audit_log = tmp_path / "audit.log"
-    plane = plane_factory(controllers=False, audit_log=audit_log)
-    create(plane, POD_GROUP, "default")
-    url, pids = plane.url, plane.pids
-    plane.stop_apiserver()
+def test_the_api_server_can_go_away_and_come_back(plain: Plane) -> None:
+    """With its data, and here with the workload API."""
+    url, pids = plain.url, plain.pids
+    plain.stop_apiserver()
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
     with socket.socket() as thief, pytest.raises(OSError, match="in use"):
         thief.bind(address)
-    plane.restart_apiserver()
-    assert plane.url == url
-    assert plane.pids["etcd"] == pids["etcd"] and plane.pids["kube-apiserver"] != pids["kube-apiserver"]
-    assert plane.kubectl("get", "podgroup", "--output=name") == "podgroup.scheduling.k8s.io/gang\n"
+    plain.options = structs.replace(plain.options, features=True)
+    plain.restart_apiserver()
+    assert plain.url == url
+    assert plain.pids["etcd"] == pids["etcd"] and plain.pids["kube-apiserver"] != pids["kube-apiserver"]
+    assert plain.kubectl("get", "pod", "--namespace=fresh", "--output=name") == "pod/alone\n"
+    create(plain, POD_GROUP, "fresh")
     # Without controllers nothing would ever take a finalizer off again.
-    plane.kubectl("delete", "podgroup", "gang", "--timeout=60s")
-    records = [json.loads(line) for line in audit_log.read_text().splitlines()]
-    about_gang = [record["verb"] for record in records if record["objectRef"].get("name") == "gang"]
-    assert about_gang == ["create", "delete"]
+    plain.kubectl("delete", "podgroup", "gang", "--namespace=fresh", "--timeout=60s")
+    assert plain.options.audit_log
+    records = [json.loads(line) for line in plain.options.audit_log.read_text().splitlines()]
+
+    def verbs(name: str) -> list[str]:
+        return [record["verb"] for record in records if record["objectRef"].get("name") == name]
+
+    # The log goes on after the restart.
+    assert (verbs("alone"), verbs("gang")) == (["create"], ["create", "delete"])
 
 
 def test_a_component_that_fails_shows_the_end_of_its_log(plane_factory: Callable[..., Plane]) -> None:
