@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Collection
 from io import StringIO
+from urllib.parse import quote
 
 import pytest
 from aiohttp import ClientSession
@@ -178,12 +180,67 @@ async def test_a_stream_names_its_pages() -> None:
         ("job/ns/a/Job/b", None),
         ("node/a/b", None),
         ("fleet/", None),
+        ("jobs/first=200", Topic("jobs", "first=200")),
+        ("jobs/first=1000&sort=-gpus&q=team-a%2Frun+b", Topic("jobs", "first=1000&sort=-gpus&q=team-a%2Frun+b")),
+        ("jobs/first=200&q=" + "%F0%9F%A6%8A" * 100, Topic("jobs", "first=200&q=" + "%F0%9F%A6%8A" * 100)),
+        ("jobs/first=200&q=" + "%F0%9F%A6%8A" * 101, None),
+        ("jobs/", None),
+        ("jobs/first=0", None),
+        ("jobs/first=1001", None),
+        ("jobs/first=²", None),
+        ("jobs/first=1" + "0" * 5000, None),
+        ("jobs/first=1&first=1", None),
+        ("jobs/first=1&sort=labels", None),
+        ("jobs/first=1&sort=--job", None),
+        ("jobs/first=1&q=%FF", None),
+        ("jobs/first=1&labels=a", None),
+        ("jobs/sort=job", None),
+        ("queue/first=1", None),
         ("node/" + "x" * 400, None),
         ("", None),
     ],
 )
 def test_the_paths_of_pages(path: str, topic: Topic | None) -> None:
     assert topic_of(path, "") == topic
+
+
+async def test_a_window_has_its_rows_alone_and_the_files_have_all() -> None:
+    async with served(FakeSource(*WORLD, *(pod(f"run-{i}", 9) for i in range(9, 12)))) as (client, _):
+        for query, jobs, found in (
+            ("first=2&sort=-job", ["team-b/secret-wait", "team-b/secret-name"], 7),
+            ("first=2&sort=job&q=TEAM-A%2F+run-", ["team-a/run-9", "team-a/run-10"], 3),
+            ("first=9&q=nothing", [], 0),
+        ):
+            path = quote(query, safe="")
+            async with client.get(f"/api/jobs/{path}.json") as reply:
+                page = (await reply.json())["page"]
+            assert ([one["job"] for one in page["jobs"]], page["found"], page["total"]) == (jobs, found, 7)
+            async with client.get(f"/api/stream?on={quote(f'jobs/{query}')}") as reply:
+                async for line in reply.content:
+                    if line.startswith(b"data:") and json.loads(line[5:])["changed"]:
+                        assert list(json.loads(line[5:])["changed"]) == [f"jobs/{query}"]
+                        break
+        async with client.get("/api/jobs.csv") as reply:
+            assert len((await reply.text()).splitlines()) == 8
+        async with client.get("/api/stream?on=jobs/first%3D1&on=jobs/first%3D2") as reply:
+            assert reply.status == 400 and "one window" in (await reply.json())["error"]
+
+
+async def test_a_window_does_not_tell_what_jobs_of_others_are_called() -> None:
+    own = {"Authorization": "Bearer a"}
+    async with served(FakeSource(*WORLD), OnlyTeamA()) as (client, _):
+        for query, jobs in (
+            ("first=5&q=secret", []),
+            ("first=5&q=team-b", []),
+            ("first=5&sort=-job", ["team-a/waits", "team-a/runs"]),
+        ):
+            path = f"/api/jobs/{quote(query, safe='')}.json"
+            async with client.get(path, headers=own) as reply:
+                assert reply.status == 403
+            async with client.get(f"{path}?namespace=team-a", headers=own) as reply:
+                page = (await reply.json())["page"]
+            assert [one["job"] for one in page["jobs"]] == jobs
+            assert (page["found"], page["total"], page["elsewhere"]) == (len(jobs), 2, 2)
 
 
 async def test_of_jobs_of_one_name_the_page_is_about_that_of_its_kind() -> None:

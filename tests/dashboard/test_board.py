@@ -110,6 +110,26 @@ async def test_a_viewer_that_comes_back_hears_what_it_missed_and_no_more() -> No
             await stream.events.aclose()
 
 
+async def test_windows_that_nobody_has_before_him_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "MOST_WINDOWS", 3)
+    windows = [Topic("jobs", f"first={number}") for number in range(1, 6)]
+    source = FakeSource(node("a"), pod("waits", 9))
+    board = PageBoard(source, (), lambda: NOW_MS)
+    viewer = Viewer(frozenset({windows[0]}))
+    board.add(viewer)
+    sheets = [await board.sheet(one) for one in windows]
+    asked = len(source.asked)
+    # The last ones are kept, beside that of the viewer; what was forgotten is asked for again, for it alone.
+    assert await board.sheet(windows[-1]) is sheets[-1] and len(source.asked) == asked
+    assert await board.sheet(windows[1]) is not sheets[1] and len(source.asked) == asked + 1
+    await board.sheet(Topic("jobs"))
+    for one in windows[1:3]:
+        board.add(Viewer(frozenset({one})))
+    with pytest.raises(TooManyPages, match="3 pages are open"):
+        await board.sheet(windows[4])
+    assert (await board.sheet(FLEET)).status == 200
+
+
 async def test_a_source_that_is_away_leaves_the_page_and_is_reported_with_its_time() -> None:
     source = FakeSource(node("a"))
     async with running(source) as board:

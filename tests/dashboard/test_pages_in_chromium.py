@@ -235,6 +235,53 @@ async def test_a_thousand_nodes_by_keyboard_with_links_that_lead_back(browser: B
     await page.close()
 
 
+async def test_of_very_many_jobs_the_window_is_asked_for_and_follows_the_cluster(browser: Browser) -> None:
+    shown = await seen(browser)
+    page, asked = shown.page, list[str]()
+    page.on("request", lambda one: asked.append(one.url) if "/api/jobs" in one.url else None)
+    world = [node(f"n{at}") for at in range(150)]
+    world += [pod(f"run-{number}", 1, on=f"n{number // 8}") for number in range(1100)]
+    source = FakeSource(*world, pod("waits", 9, namespace="team-b"))
+    async with served(source) as (client, _):
+        await shown.open(f"{url_of(client)}jobs?sort=-job")
+        rows, status = page.locator("tbody tr"), page.locator(".count")
+        await expect(rows).to_have_count(200)
+        await expect(status).to_have_text("1101 jobs")
+        await expect(rows.first).to_contain_text("team-b/waits")
+        await expect(rows.nth(1)).to_contain_text("team-a/run-1099")
+        await page.get_by_role("button", name="Job", exact=True).click()
+        await page.get_by_role("button", name="Job", exact=True).click()
+        await expect(rows.nth(2)).to_contain_text("team-a/run-2")
+        await page.get_by_role("button", name="Show 1000 of 1101 jobs").click()
+        await expect(rows).to_have_count(1000)
+        await expect(page.locator("main")).to_contain_text("The first 1000 of 1101 jobs.")
+        await page.keyboard.press("/")
+        await page.keyboard.type("TEAM-B/wa")
+        await expect(rows).to_have_count(1)
+        await expect(status).to_have_text("1 of 1101 jobs")
+        await expect(page.get_by_role("searchbox")).to_be_focused()
+        # What is shown is part of the address, and follows the cluster.
+        await shown.open(page.url)
+        await expect(rows).to_have_count(1)
+        source.put(*world, pod("waits", 9, namespace="team-b"), pod("waits-too", 9, namespace="team-b"))
+        await expect(status).to_have_text("2 of 1102 jobs")
+        await page.get_by_role("searchbox").fill("nothing")
+        await expect(page.locator("p.none")).to_contain_text("No job has “nothing”")
+        await page.get_by_role("button", name="Show all").click()
+        await expect(rows).to_have_count(1000)
+        await page.keyboard.press("Control+k")
+        await page.keyboard.type("job waits-t")
+        await expect(page.locator("[role=option]")).to_have_text(re.compile("team-b/waits-too"))
+        await page.keyboard.press("Escape")
+        # A file has all rows.
+        async with page.expect_download() as downloading:
+            await page.get_by_role("link", name="CSV").click()
+        assert len(Path(await (await downloading.value).path()).read_text().splitlines()) == 1103
+    assert all("/api/jobs/first%3D" in one for one in asked if not one.endswith("/api/jobs.csv"))
+    assert shown.errors == []
+    await page.close()
+
+
 async def test_of_very_many_nodes_those_near_the_view_are_drawn(browser: Browser) -> None:
     shown = await seen(browser)
     page = shown.page

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -117,6 +118,9 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
         (Question(CAPACITIES.plural, query=(("shape", "x"),)), 400, "shape"),
         (Question(JOB_LISTS.plural, query=(("filter", "{"),)), 400, "filter: "),
         (Question(JOB_LISTS.plural, query=(("filter", '{"users":3}'),)), 400, "filter: Expected `array`"),
+        (Question(JOB_LISTS.plural, query=(("filter", '{"first":-1}'),)), 400, "filter: words are at most 50"),
+        (Question(JOB_LISTS.plural, query=(("filter", '{"sort":"labels"}'),)), 400, "sort is one of job, state"),
+        (Question(JOB_LISTS.plural, query=(("filter", json.dumps({"words": ["a"] * 51})),)), 400, "filter: words are"),
         (Question(JOB_LISTS.plural, query=(("filter", '{"states":["Lost"]}'),)), 400, "Lost is no state: there are"),
         (Question(NODE_LISTS.plural, query=(("name", "no-such"),)), 404, "no GPU node is called no-such"),
         (Question(NODE_TOPOLOGIES.plural, query=(("node", "n"),)), 404, "no node is called n; did you mean n0"),

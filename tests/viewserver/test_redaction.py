@@ -111,6 +111,9 @@ def questions(seed: int) -> list[Question]:
     found += [Question(EXPLANATIONS.plural, OWN, name, (("queue", name),)) for name in ("a", "closed", f"{MARKER}-b")]
     filters = [{}, {"states": ["Waiting"]}, {"queue": "a"}, {"users": ["nobody"]}, {"node": "*"}]
     filters += [{"names": [name]} for name in ("*", *sorted(names))]
+    filters += [
+        {"words": [word], "sort": sort, "first": 5} for word in (MARKER, "", OTHERS[0]) for sort in ("job", "start")
+    ]
     filters += [{"states": ["Completed", "Failed"]}, {"states": ["Failed", "Waiting"], "users": [f"{MARKER}-user"]}]
     found += [Question(JOB_LISTS.plural, OWN, "", (("filter", json.dumps(one)), ("mostAhead", "9"))) for one in filters]
     found += [Question(NODE_LISTS.plural, OWN, query=query) for query in ((), (("unhealthy", "true"),))]

@@ -211,8 +211,8 @@ class _Streams:
         found = frozenset(one for one in topics if one is not None)
         if (refused := await self._accesses.refusal(header, namespace)) is not None:
             return failed(*refused)
-        if len(found) < len(asked) or len(asked) > MOST_TOPICS:
-            return failed(400, f"`on` names up to {MOST_TOPICS} different pages")
+        if len(found) < len(asked) or len(asked) > MOST_TOPICS or sum(one.is_window for one in found) > 1:
+            return failed(400, f"`on` names up to {MOST_TOPICS} different pages, and one window of them")
         needed: dict[Resource, None] = {}
         for one in sorted(found):
             rights = NEEDED.get(one.page, ())

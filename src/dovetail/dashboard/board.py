@@ -13,7 +13,7 @@ Rules
 - The first page of a viewer is without such an answer, and is made again with it.
 - A page that is not answered stays as it is; `silences` has why, and since when. The others go on.
 - MOST pages are kept: for a further one that is forgotten which was not read for longest. Pages of viewers stay; where
-  there are no others none is opened.
+  there are no others none is opened. The same of windows, of which MOST_WINDOWS are kept: their rows take memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.dashboard.page_types import NotYet
-from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.pages import OF_OBJECT, OF_WINDOW, PAGES
 from dovetail.dashboard.past_pages import OF_PAST, PAST_PAGES
 from dovetail.dashboard.past_sources import NoHistory
 from dovetail.dashboard.sheets import Sheet
@@ -46,11 +46,11 @@ PAST_RETRY_S = 15.0
 PART, SELDOM_PART = 0.2, 0.05
 MOST_CREDIT_S = 2.0
 QUICK_S = 0.1
-MOST = 512
+MOST, MOST_WINDOWS = 512, 96
 _Answers = dict[tuple[str, str, tuple[tuple[str, str], ...]], ViewDocument]
 """By resource, name and query."""
 _NO_QUERY: Mapping[str, str] = {}
-_ALONE, _NAMED = {**PAGES, **PAST_PAGES}, {**OF_OBJECT, **OF_PAST}
+_ALONE, _NAMED = {**PAGES, **PAST_PAGES}, {**OF_OBJECT, **OF_PAST, **OF_WINDOW}
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +60,11 @@ class Topic(Struct, frozen=True, order=True):
     page: str
     name: str = ""
     namespace: str = ""
+
+    @property
+    def is_window(self) -> bool:
+        """Whether it is a part of a page for those that have it before them."""
+        return bool(self.name) and self.page in OF_WINDOW
 
     @property
     def path(self) -> str:
@@ -294,11 +299,13 @@ class PageBoard:
         """The page, kept from now on. Raises TooManyPages."""
         kept = self._open.pop(topic, None)
         if kept is None:
-            if len(self._open) >= MOST:
-                oldest = next((one for one in self._open if not self._watched(one)), None)
-                if oldest is None:
-                    raise TooManyPages(f"{MOST} pages are open: try again later")
-                del self._open[oldest]
+            windows = [one for one in self._open if one.is_window] if topic.is_window else []
+            for among, most in ((windows, MOST_WINDOWS), (self._open, MOST)):
+                if len(among) >= most:
+                    oldest = next((one for one in among if not self._watched(one)), None)
+                    if oldest is None:
+                        raise TooManyPages(f"{most} pages are open: try again later")
+                    del self._open[oldest]
             kept = _Open()
         self._open[topic] = kept
         return kept
@@ -333,28 +340,31 @@ class _Asking:
 
     async def __call__(
         self, resource: Resource, kind: type[T], query: Mapping[str, str] = _NO_QUERY, name: str = "",
-        *, seldom: bool = False,
+        *, seldom: bool = False, own: bool = False,
     ) -> T:  # fmt: skip
-        own, (namespace, _, short) = self._topic.namespace, name.partition("/") if name else ("", "", "")
-        if own and namespace not in ("", own):
-            raise NoSuchObject(f"only names of namespace {own} are shown")
+        shown, (namespace, _, short) = self._topic.namespace, name.partition("/") if name else ("", "", "")
+        if shown and namespace not in ("", shown):
+            raise NoSuchObject(f"only names of namespace {shown} are shown")
         key = resource.plural, name, tuple(sorted(query.items()))
         if key not in self._known:
-            slow = self._slow.kept.get((own, *key)) if seldom else None
+            slow = self._slow.kept.get((shown, *key)) if seldom else None
             if slow is not None and not self._whole:
                 self.again_s = max(slow.due_s, time.monotonic())
                 return decode_json(slow.document.answer, kind)
             if seldom and self._soon:
                 self.again_s = time.monotonic()
                 raise NotYet
-            asked = ViewRequest(resource, namespace or own, short, query, alone=bool(own))
+            asked = ViewRequest(resource, namespace or shown, short, query, alone=bool(shown))
             began_s, cpu_s = time.monotonic(), time.process_time()
             found = await self._source.ask(asked)
+            if own:
+                self.as_of_ms = found.as_of_ms
+                return decode_json(found.answer, kind)
             while len(self._known) >= MOST:
                 del self._known[next(iter(self._known))]
             self._known[key] = found
             if seldom:
-                self._slow.took((own, *key), self._known[key], time.monotonic() - began_s)
+                self._slow.took((shown, *key), self._known[key], time.monotonic() - began_s)
                 self._slow.cpu_s += time.process_time() - cpu_s
         found = self._known[key]
         self.as_of_ms = found.as_of_ms

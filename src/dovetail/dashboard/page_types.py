@@ -123,6 +123,13 @@ class JobsPage(Struct, frozen=True):
     elsewhere: int
 
 
+class JobsInWindow(JobsPage, frozen=True, kw_only=True):
+    """The first of the jobs that have the words of the window; `found` of all `total` jobs have them."""
+
+    total: int
+    found: int
+
+
 class JobNode(Struct, frozen=True):
     """A node on which pods of a job hold GPUs. `place` is as in GridNode."""
 
@@ -282,6 +289,7 @@ AnyPage = (
     | FleetPage
     | QueuePage
     | JobsPage
+    | JobsInWindow
     | JobPage
     | NodeDetailPage
     | TeamsPage
@@ -297,13 +305,14 @@ class NotYet(Exception):
 class Asking(Protocol):
     """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
     long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError, and with `seldom`
-    NotYet."""
+    NotYet. An answer that no other page asks for is `own`, and is not kept for them."""
 
     again_s: float
 
     async def __call__(
-        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...
-    ) -> T: ...
+        self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...,
+        own: bool = ...,
+    ) -> T: ...  # fmt: skip
 
 
 Page = Callable[[Asking, Sequence[str], str], Awaitable[AnyPage]]

@@ -14,12 +14,14 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.dashboard.gpu_cells import HELD, PART, cells_of, gpu_count
+from dovetail.dashboard.job_windows import window_of
 from dovetail.dashboard.page_types import (
     Asking,
     FleetPage,
     GridNode,
     JobNode,
     JobPage,
+    JobsInWindow,
     JobsPage,
     LeasesPage,
     ListedJob,
@@ -47,7 +49,7 @@ from dovetail.kube.objects.views import (
 from dovetail.kube.reading.views import NoSuchObject
 from dovetail.views.free_types import Free
 from dovetail.views.held_types import HeldGpus, NodeHolder
-from dovetail.views.job_types import JobFilter, JobList, JobRow, JobTime
+from dovetail.views.job_types import JobFilter, JobList, JobRow, JobTime, JobWindow
 from dovetail.views.lease_types import LeasesView
 from dovetail.views.names import JOB
 from dovetail.views.node_types import NodeHealthView, NodeList
@@ -102,6 +104,15 @@ async def jobs(ask: Asking, fabric: Sequence[str], name: str) -> JobsPage:
     """All jobs that run, wait or are done."""
     found = await ask(JOB_LISTS, JobList, _job_query(JobFilter()))
     return JobsPage(tuple(map(_listed, found.jobs)), found.elsewhere)
+
+
+async def jobs_in_window(ask: Asking, fabric: Sequence[str], name: str) -> JobsInWindow:
+    """The jobs of the window of this name."""
+    window = window_of(name)
+    if window is None:
+        raise NoSuchObject("there is no such window of the jobs")
+    found = await ask(JOB_LISTS, JobWindow, _job_query(window), own=True)
+    return JobsInWindow(tuple(map(_listed, found.jobs)), found.elsewhere, total=found.total, found=found.found)
 
 
 async def job(ask: Asking, fabric: Sequence[str], name: str) -> JobPage:
@@ -171,6 +182,8 @@ PAGES: Mapping[str, Page] = {"fleet": fleet, "queue": queue, "jobs": jobs, "team
 """By path. Each gets the levels of the fabric, and the name of what it is about."""
 OF_OBJECT: Mapping[str, Page] = {"job": job, "node": node}
 """The pages about one job or one node."""
+OF_WINDOW: Mapping[str, Page] = {"jobs": jobs_in_window}
+"""The pages that also have windows."""
 
 
 def _levels(nodes: Iterable[NodeHealthView], fabric: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from starlette.routing import Route
 
 from dovetail.dashboard.assets import Asset
 from dovetail.dashboard.board import Topic
-from dovetail.dashboard.pages import OF_OBJECT, PAGES
+from dovetail.dashboard.job_windows import window_of
+from dovetail.dashboard.pages import OF_OBJECT, OF_WINDOW, PAGES
 from dovetail.dashboard.past_pages import OF_PAST, PAST_PAGES
 from dovetail.dashboard.responses import failed, sent
 
@@ -82,9 +83,11 @@ def topic_at(request: Request, namespace: str) -> Topic | None:
 
 
 def topic_of(path: str, namespace: str) -> Topic | None:
-    """The page at a path: `fleet`, `node/NAME`, `job/NAMESPACE/NAME`, `job/NAMESPACE/NAME/KIND`, `cost/BY/PERIOD`; None
-    if there is none."""
+    """The page at a path: `fleet`, `jobs/WINDOW`, `node/NAME`, `job/NAMESPACE/NAME`, `job/NAMESPACE/NAME/KIND`,
+    `cost/BY/PERIOD`; None if there is none."""
     page, slash, name = path.partition("/")
+    if slash and page in OF_WINDOW:
+        return Topic(page, name, namespace) if window_of(name) is not None else None
     known = page in OF_OBJECT or page in OF_PAST if slash else page in PAGES or page in PAST_PAGES
     parts = name.split("/")
     whole = (len(parts) in _PARTS.get(page, ()) and all(parts)) if slash else True

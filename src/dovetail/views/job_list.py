@@ -2,20 +2,17 @@
 """The jobs of a cluster as a list: running, waiting, and done.
 
 Rules
-- A job is all that a user made as one object: a gang, or one or several pods on their own. A gang or pod without an
-  object is a job of its own. Only pods of this scheduler count. The pods inside of leases are jobs; leases and the
-  requests for them are not.
-- A job is Running as soon as one of its pods has a node, Ending when all its pods are being deleted, else Waiting.
+- Which jobs there are, their states and their order is found by `known_jobs`.
 - Why a job waits is what the next step of the scheduler finds for the first of it in queue order. Its start is that
   of `forecast`, if there is a look-ahead. A running job ends when the last of its pods is expected to end.
-- A job is done if its pods have finished and no further pod of it exists. It Failed if the pod that ended last failed.
-  It is known as long as one of its pods exists.
-- Running jobs come first, by their start; then waiting jobs in queue order; then those that are done, by their end.
+- Of a window (`JobFilter.first`) no more than its own rows are made: jobs are found and sorted by what is needed for
+  that alone. It is the beginning of the whole list, searched and sorted by its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
@@ -28,13 +25,12 @@ from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Sure, When
 from dovetail.core.state import State
-from dovetail.core.workloads.index import LONE
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.views.forecast_types import PLACED, Watch
-from dovetail.views.job_states import COMPLETED, ENDING, FAILED, RUNNING, WAITING
-from dovetail.views.job_types import JobFilter, JobList, JobRow, JobTime, JobView
-from dovetail.views.jobs import job_id, job_of, names_of
-from dovetail.views.leased import is_placeholder
+from dovetail.views.job_states import FAILED, WAITING
+from dovetail.views.job_types import JobFilter, JobList, JobRow, JobTime, JobView, JobWindow
+from dovetail.views.jobs import job_of, names_of
+from dovetail.views.known_jobs import KnownJob, UnfinishedJobs, done_jobs, in_order
 from dovetail.views.names import JobNotFound, nearest
 from dovetail.views.outlook import Outlook
 from dovetail.views.queues import inside, queue_named
@@ -44,20 +40,7 @@ from dovetail.views.why import refusal_of
 _MINUTE = 60_000_000
 """In milli-GPU times ms."""
 _SURE = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
-_GROUPS = {RUNNING: 0, ENDING: 0, WAITING: 1, COMPLETED: 2, FAILED: 2}
-
-
-class _Listed(Struct, frozen=True):
-    """A job before its reason and its times are known. `views` are its workloads that have pods that have not finished;
-    of a job that is done, `ended` are all its pods."""
-
-    name: str
-    kind: str
-    state: str
-    queue: str
-    pods: Sequence[Pod]
-    views: Sequence[JobView] = ()
-    ended: Sequence[EndedPod] = ()
+_DIGITS = re.compile("([0-9]+)")
 
 
 class _Wait(Struct, frozen=True):
@@ -88,80 +71,45 @@ def job_list(
 
 
 def jobs_of(
-    outlook: Outlook, wanted: JobFilter, ended: Iterable[EndedPod] = (), *, most_ahead: int, alone: bool = False
+    outlook: Outlook,
+    wanted: JobFilter,
+    ended: Iterable[EndedPod] = (),
+    *,
+    most_ahead: int,
+    alone: bool = False,
+    unfinished: UnfinishedJobs | None = None,
 ) -> JobList:
-    """The same, for the state of an outlook. `alone`: the asker may see the namespace of the filter alone."""
+    """The same, for the state of an outlook; a JobWindow where one is wanted. `alone`: the asker may see the namespace
+    of the filter alone, and learns of others no more than how many there are. `unfinished` are those of the state."""
     state = outlook.state
-    every = [*_unfinished(state), *_done(state, ended)]
-    jobs = [one for one in every if not wanted.namespace or one.pods[0].namespace == wanted.namespace]
+    unfinished = unfinished or UnfinishedJobs(state)
+    order = unfinished.order
+    every = [*unfinished.jobs, *in_order(done_jobs(state, ended), order)]
+    jobs = [one for one in every if one.namespace == wanted.namespace] if wanted.namespace else every
     _check(state, jobs, wanted)
     listed = [one for one in jobs if _admitted(state, one, wanted)]
-    waiting = [view for one in listed for view in one.views if view.waiting]
-    order = {workload: number for number, workload in enumerate(state.queue.ordered())}
-    look_ahead = len(order) <= most_ahead
-    waits, whole = (_looked_ahead if look_ahead else _of_next_step)(outlook, waiting)
-    rows = [_row(state, outlook.now_ms, one, waits, order) for one in listed]
-    places = [min((order.get(view.workload, len(order)) for view in one.views), default=0) for one in listed]
-    rows = [row for row, _ in sorted(zip(rows, places, strict=True), key=lambda pair: _rank(*pair))]
+    reasons = _Reasons(outlook, order, look_ahead=len(order) <= most_ahead)
+    found = _sorted(_with_words(listed, wanted.words, reasons), wanted, state, reasons)
+    shown = found[: wanted.first] if wanted.first else found
+    reasons.want(shown)
+    rows = tuple(_row(state, outlook.now_ms, one, reasons) for one in shown)
     now = datetime.fromtimestamp(outlook.now_ms // 1000, UTC)
-    return JobList(now, look_ahead, whole, tuple(rows), _elsewhere(state, every, wanted) if alone else 0)
+    elsewhere = _elsewhere(state, every, wanted) if alone else 0
+    if not wanted.first:
+        return JobList(now, reasons.look_ahead, reasons.whole, rows, elsewhere)
+    return JobWindow(now, reasons.look_ahead, reasons.whole, rows, elsewhere, total=len(listed), found=len(found))
 
 
-def _elsewhere(state: State, every: Iterable[_Listed], wanted: JobFilter) -> int:
-    """How many jobs of other namespaces the states and the queue of the filter admit; 0 if it is about more."""
+def _elsewhere(state: State, every: Iterable[KnownJob], wanted: JobFilter) -> int:
+    """How many jobs of other namespaces the states and the queue of the filter admit, whatever the window; 0 if it is
+    about more."""
     admits = JobFilter(states=wanted.states, queue=wanted.queue)
-    if replace(wanted, namespace="") != admits:
+    if replace(wanted, namespace="", words=(), sort="", descending=False, first=0) != admits:
         return 0
-    return sum(one.pods[0].namespace != wanted.namespace and _admitted(state, one, admits) for one in every)
+    return sum(one.namespace != wanted.namespace and _admitted(state, one, admits) for one in every)
 
 
-def _unfinished(state: State) -> Iterator[_Listed]:
-    """The jobs with pods that have not finished."""
-    workloads = dict.fromkeys(
-        state.workloads.workload_of(pod)
-        for pod in state.workloads.pods.values()
-        if pod.managed and not is_placeholder(pod)
-    )
-    jobs: dict[str, list[JobView]] = {}
-    for workload in workloads:
-        jobs.setdefault(job_id(state, workload), []).append(job_of(state, workload))
-    for views in jobs.values():
-        pods = [pod for view in views for pod in view.pods]
-        now = WAITING
-        if all(pod.deleting for pod in pods):
-            now = ENDING
-        elif any(pod.node for pod in pods):
-            now = RUNNING
-        first = views[0]
-        yield _Listed(
-            first.name, _kind(state.workloads.made_for(first.workload), first.workload), now, first.queue, pods, views
-        )
-
-
-def _done(state: State, ended: Iterable[EndedPod]) -> Iterator[_Listed]:
-    """The jobs of which all pods have finished."""
-    gangs = {pod.gang for pod in state.workloads.pods.values() if pod.gang}
-    # Parts that start one after another are jobs of their own, and have the id of the whole in front of their names.
-    unfinished = gangs | {state.workloads.top(gang) for gang in gangs} | {gang.rpartition("/")[0] for gang in gangs}
-    objects = {f"{pod.namespace}/{pod.made_for}" for pod in state.workloads.pods.values() if pod.made_for}
-    jobs: dict[str, list[EndedPod]] = {}
-    for one in ended:
-        made_for = f"{one.pod.namespace}/{one.pod.made_for}" if one.pod.made_for else ""
-        if one.workload not in unfinished and made_for not in objects:
-            jobs.setdefault(made_for or one.workload or LONE + one.pod.uid, []).append(one)
-    for pods in jobs.values():
-        last = max(pods, key=lambda one: (one.ended_ms, not one.succeeded))
-        queue = state.shares.pod_queues.of(last.pod)
-        now = COMPLETED if last.succeeded else FAILED
-        kind = _kind(last.pod.made_for, last.workload or LONE)
-        yield _Listed(last.job, kind, now, queue, [one.pod for one in pods], (), pods)
-
-
-def _kind(made_for: str, workload: str) -> str:
-    return made_for.partition("/")[0] or ("Pod" if workload.startswith(LONE) else "Gang")
-
-
-def _check(state: State, jobs: Sequence[_Listed], wanted: JobFilter) -> None:
+def _check(state: State, jobs: Sequence[KnownJob], wanted: JobFilter) -> None:
     """Raise JobNotFound for what the filter names and does not exist."""
     for name in wanted.names:
         if not any(_is_named(state, one, name) for one in jobs):
@@ -175,11 +123,11 @@ def _check(state: State, jobs: Sequence[_Listed], wanted: JobFilter) -> None:
         raise JobNotFound(f"node {wanted.node} does not exist{nearest(wanted.node, nodes)}")
 
 
-def _admitted(state: State, one: _Listed, wanted: JobFilter) -> bool:
+def _admitted(state: State, one: KnownJob, wanted: JobFilter) -> bool:
     return (
         (not wanted.states or one.state in wanted.states)
-        and (not wanted.namespace or one.pods[0].namespace == wanted.namespace)
-        and (not wanted.users or one.pods[0].user in wanted.users)
+        and (not wanted.namespace or one.namespace == wanted.namespace)
+        and (not wanted.users or one.user in wanted.users)
         and (not wanted.queue or one.queue == wanted.queue or inside(state, one.queue, wanted.queue))
         and (not wanted.node or any(fnmatchcase(pod.node, wanted.node) for pod in one.pods))
         and (not wanted.labels or any(_labelled(pod, wanted.labels) for pod in one.pods))
@@ -192,100 +140,163 @@ def _labelled(pod: Pod, requirements: Iterable[Requirement]) -> bool:
     return all(holds(one, labels.get(one.key)) for one in requirements)
 
 
-def _is_named(state: State, one: _Listed, name: str) -> bool:
+def _is_named(state: State, one: KnownJob, name: str) -> bool:
     """Whether this is a name of the job, or a pattern of one: NAME or NAMESPACE/NAME."""
     known = _names(state, one)
     return any(fnmatchcase(one, name) or fnmatchcase(one.partition("/")[2], name) for one in known)
 
 
-def _names(state: State, one: _Listed) -> Iterator[str]:
+def _names(state: State, one: KnownJob) -> Iterator[str]:
     """The NAMESPACE/NAME by which the job is found."""
     yield one.name
     for pod in one.pods:
         yield from names_of(state, pod)
 
 
-def _looked_ahead(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, _Wait], bool]:
-    """Why jobs wait, and when they start; whether the look-ahead did not end at its bound."""
-    if not jobs:
-        return {}, True
-    ahead, found = outlook.starts({job.workload for job in jobs}), {}
-    for job in jobs:
-        if (start := ahead.starts.get(job.workload)) is not None:
-            refusal = start.refusal
-            code = PLACED if start.at_once else refusal.reason.code if refusal is not None else ""
-            at = _expected(Expected(Sure.UNKNOWN) if start.state == When.NEVER else start.expected)
-            message = str(refusal) if refusal is not None else ""
-            found[job.workload] = _Wait(code, message, start.state, at)
-    return found, ahead.whole
+class _Reasons:
+    """Why jobs wait, and when they start, of those that were wanted. `whole`: the look-ahead did not end at its
+    bound."""
 
+    def __init__(self, outlook: Outlook, order: Mapping[str, int], *, look_ahead: bool) -> None:
+        self.look_ahead = look_ahead
+        self.whole = True
+        self._outlook = outlook
+        self._order = order
+        self._found: dict[str, _Wait] = {}
+        self._asked: set[str] = set()
 
-def _of_next_step(outlook: Outlook, jobs: Sequence[JobView]) -> tuple[dict[str, _Wait], bool]:
-    """Why jobs wait, by the next step alone."""
-    if not jobs:
-        return {}, True
-    after, found = outlook.next, {}
-    for job in jobs:
-        if any(pod.uid in after.binds for pod in job.waiting):
-            found[job.workload] = _Wait(PLACED, "", PLACED)
-        else:
-            refusal = refusal_of(after.state, job.workload)
-            found[job.workload] = _Wait(refusal.reason.code, str(refusal), refusal.when)
-    return found, True
+    def want(self, jobs: Iterable[KnownJob]) -> None:
+        """Find them for these jobs."""
+        unplaced = (workload for one in jobs if one.placed < len(one.pods) for workload in one.workloads)
+        more = dict.fromkeys(workload for workload in unplaced if workload not in self._asked)
+        self._asked.update(more)
+        waiting = [view for view in (job_of(self._outlook.state, workload) for workload in more) if view.waiting]
+        if waiting:
+            self._found |= self._ahead(waiting) if self.look_ahead else self._next(waiting)
 
-
-def _row(
-    state: State, now_ms: int, one: _Listed, waits: Mapping[str, _Wait], order: Mapping[str, int]
-) -> JobRow:  # fmt: skip
-    """The row of a job; `order` are the places of waiting workloads."""
-    pods = one.pods
-    wait, priority = _WAITS_FOR_NOTHING, pods[0].priority
-    if one.views:
-        first = min(one.views, key=lambda view: order.get(view.workload, len(order)))
-        wait, priority = waits.get(first.workload, wait), state.precedence(first.workload)[0]
-        start, end = (_begun(pods), _end(state, pods)) if one.state != WAITING else (wait.start, None)
-        held = [dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in pods]
-        milli = sum(view.gpus_milli for view in one.views) + sum(held)
-    else:
-        start, end, milli = _ran(one.ended, first=True), _ran(one.ended, first=False), requested_milli(pods)
+    def of(self, one: KnownJob) -> _Wait:
+        """Of a job that was wanted."""
+        if one.workloads:
+            return self._found.get(self.first(one), _WAITS_FOR_NOTHING)
         failed = max((end for end in one.ended if not end.succeeded), key=lambda end: end.ended_ms, default=None)
-        if failed is not None and one.state == FAILED:
-            message = f"pod {failed.pod.name}: {failed.message}" if failed.message else f"pod {failed.pod.name}"
-            wait = _Wait(failed.code, message, "")
+        if failed is None or one.state != FAILED:
+            return _WAITS_FOR_NOTHING
+        message = f"pod {failed.pod.name}: {failed.message}" if failed.message else f"pod {failed.pod.name}"
+        return _Wait(failed.code, message, "")
+
+    def first(self, one: KnownJob) -> str:
+        """Its workload that is first in queue order."""
+        if len(one.workloads) == 1:
+            return one.workloads[0]
+        return min(one.workloads, key=lambda workload: self._order.get(workload, len(self._order)))
+
+    def _ahead(self, jobs: Sequence[JobView]) -> dict[str, _Wait]:
+        ahead, found = self._outlook.starts({job.workload for job in jobs}), {}
+        self.whole &= ahead.whole
+        for job in jobs:
+            if (start := ahead.starts.get(job.workload)) is not None:
+                refusal = start.refusal
+                code = PLACED if start.at_once else refusal.reason.code if refusal is not None else ""
+                at = _expected(Expected(Sure.UNKNOWN) if start.state == When.NEVER else start.expected)
+                message = str(refusal) if refusal is not None else ""
+                found[job.workload] = _Wait(code, message, start.state, at)
+        return found
+
+    def _next(self, jobs: Sequence[JobView]) -> dict[str, _Wait]:
+        """By the next step alone."""
+        after, found = self._outlook.next, {}
+        for job in jobs:
+            if any(pod.uid in after.binds for pod in job.waiting):
+                found[job.workload] = _Wait(PLACED, "", PLACED)
+            else:
+                refusal = refusal_of(after.state, job.workload)
+                found[job.workload] = _Wait(refusal.reason.code, str(refusal), refusal.when)
+        return found
+
+
+def _with_words(jobs: Sequence[KnownJob], words: Sequence[str], reasons: _Reasons) -> Sequence[KnownJob]:
+    """The jobs whose rows show these words."""
+    lower = list(dict.fromkeys(word.lower() for word in words))
+    if not lower:
+        return jobs
+    reasons.want(jobs)
+    found = []
+    for one in jobs:
+        text = f"{one.name} {one.state} {one.queue} {one.user} {' '.join(one.nodes)} {reasons.of(one).reason}".lower()
+        if all(word in text for word in lower):
+            found.append(one)
+    return found
+
+
+def _sorted(jobs: Sequence[KnownJob], wanted: JobFilter, state: State, reasons: _Reasons) -> Sequence[KnownJob]:
+    if not wanted.sort:
+        return jobs
+    if wanted.sort in ("start", "reason"):
+        reasons.want(jobs)
+    keys: dict[str, Callable[[KnownJob], object]] = {
+        "job": lambda one: by_amounts(one.name),
+        "state": lambda one: one.state,
+        "queue": lambda one: by_amounts(one.queue),
+        "user": lambda one: by_amounts(one.user),
+        "gpus": lambda one: _gpus_milli(state, one),
+        "pods": lambda one: one.placed,
+        "nodes": lambda one: by_amounts(" ".join(one.nodes)),
+        "submitted": lambda one: one.submitted_ms // 1000,
+        "start": lambda one: _seconds(_start(one, reasons.of(one))),
+        "end": lambda one: _seconds(_end(state, one)),
+        "reason": lambda one: by_amounts(reasons.of(one).reason),
+    }
+    return sorted(jobs, key=keys[wanted.sort], reverse=wanted.descending)  # type: ignore[arg-type]
+
+
+def by_amounts(text: str) -> list[str | tuple[int, str]]:
+    """A sort key without regard to case, for which numbers count by their amount: `node-9` comes before `node-10`."""
+    parts: list[str | tuple[int, str]] = list(_DIGITS.split(text.lower()))
+    for at in range(1, len(parts), 2):
+        digits = str(parts[at]).lstrip("0")
+        parts[at] = len(digits), digits
+    return parts
+
+
+def _row(state: State, now_ms: int, one: KnownJob, reasons: _Reasons) -> JobRow:
+    pods, wait, lost = one.pods, reasons.of(one), 0
+    priority = pods[0].priority
+    if one.workloads:
+        priority = state.precedence(reasons.first(one))[0]
+        lost = sum(lost_milli_ms(state.shares, pod, now_ms) for pod in pods if pod.node)
     leases = {pod.lease for pod in pods}
-    lost = sum(lost_milli_ms(state.shares, pod, now_ms) for pod in pods if pod.node) if one.views else 0
     return JobRow(
-        one.name, pods[0].user, one.queue, one.state, requested(state, pods), milli, len(pods),
-        sum(bool(pod.node) for pod in pods), tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
-        wait.reason, wait.message, wait.when, priority, leases.pop() if len(leases) == 1 else "",
-        _moment(min((pod.created_ms for pod in pods if pod.created_ms), default=0)), start, end,
+        one.name, one.user, one.queue, one.state, requested(state, pods), _gpus_milli(state, one), len(pods),
+        one.placed, one.nodes, wait.reason, wait.message, wait.when, priority, leases.pop() if len(leases) == 1 else "",
+        _moment(one.submitted_ms), _start(one, wait), _end(state, one),
         dict(set.intersection(*(set(pod.labels) for pod in pods))), one.kind, -(-lost // _MINUTE),
     )  # fmt: skip
 
 
-def _rank(row: JobRow, place: int) -> tuple[int, float, int, str]:
-    """The sort key of a row; `place` is that in queue order."""
-    time = row.start if row.state in (RUNNING, ENDING) else row.end
-    at_s = time.at.timestamp() if time is not None and time.at is not None else 0
-    return _GROUPS[row.state], 0 if row.state == WAITING else at_s, place, row.job
+def _gpus_milli(state: State, one: KnownJob) -> int:
+    if not one.workloads:
+        return requested_milli(one.pods)
+    held = sum(dict(state.shares.amounts(pod.uid)).get(GPU, 0) for pod in one.pods)
+    return held + sum(job_of(state, workload).gpus_milli for workload in one.workloads)
 
 
-def _begun(pods: Iterable[Pod]) -> JobTime:
-    return JobTime(_moment(min((pod.bound_ms for pod in pods if pod.bound_ms), default=0)))
+def _start(one: KnownJob, wait: _Wait) -> JobTime | None:
+    return wait.start if one.state == WAITING else JobTime(_moment(one.begun_ms))
 
 
-def _end(state: State, pods: Iterable[Pod]) -> JobTime:
-    """When the last of the pods that have a node is expected to end."""
-    placed = (state.cluster.placements.get(pod.uid) for pod in pods if pod.node)
+def _end(state: State, one: KnownJob) -> JobTime | None:
+    """When it ended, or the last of its pods that have a node is expected to end."""
+    if one.state == WAITING:
+        return None
+    if one.ended:
+        return JobTime(_moment(one.ended_ms))
+    placed = (state.cluster.placements.get(pod.uid) for pod in one.pods if pod.node)
     ends = [state.expected_ends.expected(placement) for placement in placed if placement is not None]
     return _expected(max(ends, key=lambda end: (_SURE.index(end.sure), end.start_ms), default=Expected(Sure.UNKNOWN)))
 
 
-def _ran(ended: Iterable[EndedPod], *, first: bool) -> JobTime:
-    """When the first of these pods started, or the last one ended."""
-    if first:
-        return JobTime(_moment(min((one.started_ms for one in ended if one.started_ms), default=0)))
-    return JobTime(_moment(max(one.ended_ms for one in ended)))
+def _seconds(time: JobTime | None) -> float:
+    return time.at.timestamp() if time is not None and time.at is not None else 0
 
 
 def _expected(expected: Expected) -> JobTime:

@@ -86,9 +86,21 @@ class JobList(Struct, frozen=True):
     elsewhere: int = 0
 
 
+class JobWindow(JobList, frozen=True, kw_only=True):
+    """The first of the jobs that have some words, sorted; `total` jobs are admitted by the rest of the filter, and
+    `found` of them have the words."""
+
+    total: int
+    found: int
+
+
 class JobFilter(Struct, frozen=True):
     """Which jobs are listed; what is empty admits all. `names` are names of jobs, of their pods or of the objects that
-    these were made for, or patterns with * and ?. A queue stands also for those below it."""
+    these were made for, or patterns with * and ?. A queue stands also for those below it.
+
+    With `first` the answer is a JobWindow of so many. Each of the `words` is a part of what a row shows in its columns
+    job, state, queue, user, nodes or reason, without regard to case. `sort` is one of SORTS; jobs that are alike in it
+    stay in the order of the list, also with `descending`."""
 
     names: tuple[str, ...] = ()
     namespace: str = ""
@@ -97,3 +109,13 @@ class JobFilter(Struct, frozen=True):
     states: tuple[str, ...] = ()
     node: str = ""
     labels: tuple[Requirement, ...] = ()
+    words: tuple[str, ...] = ()
+    sort: str = ""
+    descending: bool = False
+    first: int = 0
+
+
+SORTS = ("job", "state", "queue", "user", "gpus", "pods", "nodes", "submitted", "start", "end", "reason")
+"""By what a JobWindow can be sorted: texts with the numbers in them by their amount, and times that are not known
+first. `gpus` is the amount that they count, `pods` how many of
+them have a node."""

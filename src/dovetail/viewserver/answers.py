@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,7 +58,8 @@ from dovetail.views.free import free
 from dovetail.views.free_types import Beside
 from dovetail.views.job_list import jobs_of
 from dovetail.views.job_states import DONE, STATES
-from dovetail.views.job_types import JobFilter
+from dovetail.views.job_types import SORTS, JobFilter
+from dovetail.views.known_jobs import UnfinishedJobs
 from dovetail.views.leases import all_leases, leases_of_namespace
 from dovetail.views.names import ANY, JOB, POD, JobNotFound
 from dovetail.views.node import NotForNccl, ReadObjects, node_topology
@@ -83,6 +85,8 @@ T = TypeVar("T")
 LOOK_AHEAD_S = 30.0
 """The longest look-ahead, of a state or of a what-if. Beyond it no starts are known."""
 _MOST_VIEWS = 32
+MOST_WORDS = 50
+"""Of a filter of jobs: each is looked for in every job."""
 _STATES = ", ".join(STATES["all"])
 
 
@@ -122,6 +126,10 @@ class ViewAnswers:
         self._redactions: dict[str, Redaction] = {}
         self._views: dict[tuple[str, tuple[tuple[str, str], ...]], object] = {}
         """Views of which each asker sees a part: worked out once, and redacted for each namespace."""
+
+    @cached_property
+    def _unfinished(self) -> UnfinishedJobs:
+        return UnfinishedJobs(self._state)
 
     def prepare(self) -> None:
         """Work out what most answers need."""
@@ -195,6 +203,9 @@ class ViewAnswers:
             raise BadQuestion(400, f"filter: {error}") from error
         if unknown := set(wanted.states) - set(STATES["all"]):
             raise BadQuestion(400, f"filter: {', '.join(sorted(unknown))} is no state: there are {_STATES}")
+        if wanted.sort not in ("", *SORTS) or len(wanted.words) > MOST_WORDS or not 0 <= wanted.first <= MOST_ASKED:
+            bounds = f"words are at most {MOST_WORDS}, first is at most {MOST_ASKED}, sort is one of {', '.join(SORTS)}"
+            raise BadQuestion(400, f"filter: {bounds}")
         if question.namespace and wanted.namespace not in ("", question.namespace):
             raise BadQuestion(403, f"filter: only jobs of namespace {question.namespace} are shown")
         most = _amount(query, "mostAhead")
@@ -203,7 +214,9 @@ class ViewAnswers:
         wanted = replace(wanted, namespace=wanted.namespace or question.namespace)
         done = not wanted.states or any(one in DONE for one in wanted.states)
         ended = self._objects.ended(wanted.namespace) if done else ()
-        return jobs_of(self._outlook, wanted, ended, most_ahead=most, alone=bool(question.namespace))
+        return jobs_of(
+            self._outlook, wanted, ended, most_ahead=most, alone=bool(question.namespace), unfinished=self._unfinished
+        )
 
     def nodes(self, question: Question, query: Mapping[str, str]) -> object:
         unhealthy = _flag(query, "unhealthy")

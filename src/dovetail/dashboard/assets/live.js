@@ -16,6 +16,8 @@ const listeners = new Set();
 let stream = null;
 let lastId = "";
 let streamed = "";
+// Counts those that have looked: what one may see the next may not.
+let viewer = 0;
 
 export const live = {
   state: "connecting", sinceMs: Date.now(), source: "", silent: {}, offsetMs: 0, refused: "", status: 0, atMs: 0, restsMs: 0,
@@ -64,6 +66,7 @@ export function useToken(token) {
   if (token) sessionStorage.setItem(TOKEN, token);
   else sessionStorage.removeItem(TOKEN);
   live.refused = "";
+  viewer += 1;
   sheets.clear();
   restart();
 }
@@ -239,9 +242,16 @@ export function useLive() {
   return live;
 }
 
+// A page that is read once, and not kept.
+export async function readOnce(path) {
+  const found = await read(path);
+  if (!wanted.has(path) && !recorded) sheets.delete(keyOf(path));
+  return found;
+}
+
 // The page at a path, kept up to date while it is shown: {document, status}, null until it is there. With `everyMs` no
-// stream tells of it: it is read so often, or with 0 once.
-export function useSheet(path, everyMs) {
+// stream tells of it: it is read so often, or with 0 once. Of a `window` the one before stays until it is there.
+export function useSheet(path, everyMs, window = false) {
   useLive();
   const key = keyOf(path);
   const shown = useRef(null);
@@ -263,15 +273,16 @@ export function useSheet(path, everyMs) {
       const count = wanted.get(path) - 1;
       if (count) wanted.set(path, count);
       else wanted.delete(path);
+      if (window && !count) sheets.delete(key);
       setTimeout(renew);
     };
   }, [key]);
   if (!has) return NO_HISTORY;
   const found = sheets.get(key);
-  if (!recorded) return found ?? null;
+  if (!recorded && !window) return found ?? null;
   // Until the page of another time is there, the one before stays.
-  shown.current = found ?? shown.current;
-  return shown.current;
+  if (found) shown.current = { found, viewer };
+  return shown.current?.viewer === viewer ? shown.current.found : null;
 }
 
 // A file of a page; by fetch where a token has to go with it.

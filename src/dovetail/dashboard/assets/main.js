@@ -5,7 +5,7 @@ import { Cost, costPath } from "/assets/pages/cost.js";
 import { Decision } from "/assets/pages/decision.js";
 import { Fleet } from "/assets/pages/fleet.js";
 import { Job } from "/assets/pages/job.js";
-import { Jobs } from "/assets/pages/jobs.js";
+import { Jobs, jobsPath } from "/assets/pages/jobs.js";
 import { Leases } from "/assets/pages/leases.js";
 import { Node } from "/assets/pages/node.js";
 import { Queue } from "/assets/pages/queue.js";
@@ -24,8 +24,11 @@ const [{ TimeBar, useDay }, { FilmGrid }] = recorded ? await Promise.all([import
 const SHOWN = { fleet: Fleet, queue: Queue, jobs: Jobs, teams: Teams, leases: Leases, job: Job, node: Node, waste: Waste, cost: Cost,
   whatif: WhatIf, scheduler: Scheduler, decision: Decision };
 // The pages whose data have another name than they. What-if asks; what it offers for a choice is in the queues.
-const DATA = { "/cost": costPath, "/waste": () => "idle", "/whatif": () => "teams" };
+const DATA = { "/jobs": jobsPath, "/cost": costPath, "/waste": () => "idle", "/whatif": () => "teams" };
 const PAST = new Set(["/cost", "/waste"]);
+// The pages of which the rows that are shown are asked for, once nobody types for a moment.
+const WINDOWS = new Set(["jobs"]);
+const SETTLED_MS = 150;
 const TITLES = { 403: "You may not see this.", 404: "It is not there." };
 // Pages about one thing, which may not exist.
 const OF_ONE = new Set(["job", "node", "decision"]);
@@ -89,8 +92,20 @@ function Access() {
     <button type="submit">Show</button></form>`;
 }
 
+// The value once it has not changed for a moment; the first one at once.
+function useSettled(value) {
+  const [settled, settle] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => settle(value), SETTLED_MS);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return settled;
+}
+
 function Page({ place }) {
-  const sheet = useSheet(place.data, POLLED[place.page]);
+  const window = WINDOWS.has(place.page);
+  const settled = useSettled(place.data);
+  const sheet = useSheet(window ? settled : place.data, POLLED[place.page], window);
   if (live.refused) return html`<${Access} />`;
   const Shown = SHOWN[place.page];
   if (recorded && place.page === "fleet" && parameter("view") !== "table") return html`<${Fleet} page=${sheet?.document.page} grid=${html`<${FilmGrid} />`} />`;
@@ -119,7 +134,7 @@ function App() {
     document.title = `${title} – Dovetail`;
   }, [title]);
   const namespace = parameter("namespace");
-  const content = place ? html`<${Page} place=${place} key=${`${namespace}|${place.past ? place.page : `${place.page} ${place.data}`}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`;
+  const content = place ? html`<${Page} place=${place} key=${`${namespace}|${place.past || WINDOWS.has(place.page) ? place.page : `${place.page} ${place.data}`}`} />` : html`<div class="empty"><p>There is no page at this address. <a href=${link("/")}>Fleet</a></p></div>`;
   return html`<a class="skip" href="#main">To the content</a>
     <header><a class="home" href=${link("/")}>Dovetail</a>
       <nav aria-label="Pages">${PAGES.map(([one, name]) => html`<a href=${link(one)} aria-current=${one === path ? "page" : undefined}>${name}</a>`)}</nav>

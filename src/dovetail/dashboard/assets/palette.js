@@ -1,18 +1,24 @@
 // The palette (Ctrl-K): go to any page, job or node by a part of its name. The keys of all pages (?).
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/assets/core.js";
-import { read, recorded } from "/assets/live.js";
+import { read, readOnce, recorded } from "/assets/live.js";
+import { jobsPath } from "/assets/pages/jobs.js";
 import { go, jobLink, link, nodeLink } from "/assets/route.js";
 import { toggleTimes } from "/assets/times.js";
 
 const SHOWN = 12;
+const SETTLED_MS = 150;
+// Jobs are found by all that their rows show; the names among them are those that are looked for.
+const ASKED = 200;
 
-async function entries(pages) {
-  const [fleet, jobs] = await Promise.all([read("fleet"), read("jobs")]);
-  return [
-    ...pages.map(([path, title]) => ["page", title, link(path)]),
-    ...(jobs?.document.page?.jobs ?? []).map((one) => ["job", one.job, jobLink(one.job)]),
-    ...(fleet?.document.page?.nodes ?? []).map((one) => ["node", one.node, nodeLink(one.node)]),
-  ];
+async function nodes() {
+  const fleet = await read("fleet");
+  return (fleet?.document.page?.nodes ?? []).map((one) => ["node", one.node, nodeLink(one.node)]);
+}
+
+async function jobs(text) {
+  // The word that stands before all of them is not in their rows.
+  const found = await readOnce(jobsPath(text.toLowerCase().split(/\s+/).filter((word) => word && !"job".includes(word)).join(" "), "", ASKED));
+  return (found?.document.page?.jobs ?? []).map((one) => ["job", one.job, jobLink(one.job)]);
 }
 
 function matching(all, text) {
@@ -22,14 +28,23 @@ function matching(all, text) {
 
 function Palette({ pages, close }) {
   const dialog = useRef();
-  const [all, setAll] = useState(pages.map(([path, title]) => ["page", title, link(path)]));
+  const [ofNodes, setNodes] = useState([]);
+  const [ofJobs, setJobs] = useState([]);
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   useLayoutEffect(() => dialog.current.showModal(), []);
   useEffect(() => {
-    entries(pages).then(setAll);
+    nodes().then(setNodes);
   }, []);
-  const found = matching(all, text);
+  useEffect(() => {
+    let late = false;
+    const timer = setTimeout(() => jobs(text).then((found) => late || setJobs(found)), text ? SETTLED_MS : 0);
+    return () => {
+      late = true;
+      clearTimeout(timer);
+    };
+  }, [text]);
+  const found = matching([...pages.map(([path, title]) => ["page", title, link(path)]), ...ofJobs, ...ofNodes], text);
   const chosen = Math.min(at, found.length - 1);
   const leave = (href) => {
     close();

@@ -3,7 +3,7 @@ import { html, useState } from "/assets/core.js";
 import { dataLink, download } from "/assets/live.js";
 import { parameter, setParameter } from "/assets/route.js";
 
-const FIRST = 200;
+export const FIRST = 200;
 const texts = new WeakMap();
 
 // What the filter reads: all that the row shows.
@@ -41,22 +41,26 @@ function classOf(column, row) {
 }
 
 // columns: {key, title, value(row), cell(row), num}. `filter` false: a small table beside others, as it is.
-// A column without a value in any row is left out.
-export function Table({ caption, columns: all, rows, path, noun = "row", filter = true, empty }) {
+// A column without a value in any row is left out. Of a `window` {total, found, most} the rows are those that the server
+// has found and sorted; it gives no more than `most`.
+export function Table({ caption, columns: every, rows, path, noun = "row", filter = true, empty, window }) {
   const [whole, showWhole] = useState(false);
-  if (!rows.length && empty) return empty;
-  const columns = all.filter((one) => !rows.length || rows.some((row) => !without(one, row)));
+  const total = window ? window.total : rows.length;
+  if (!total && empty) return empty;
   const [, down, by] = /^(-?)(.*)$/.exec(filter ? parameter("sort") : "");
+  const columns = every.filter((one) => !rows.length || (window && one.key === by) || rows.some((row) => !without(one, row)));
   const column = columns.find((one) => one.key === by);
   const asked = filter ? words() : [];
-  let found = rows.filter((row) => asked.every((word) => textOf(row, columns).includes(word)));
-  if (column) found = [...found].sort((a, b) => compared(column.value(a), column.value(b)) * (down ? -1 : 1));
-  const shown = whole ? found : found.slice(0, FIRST);
+  let found = window ? rows : rows.filter((row) => asked.every((word) => textOf(row, columns).includes(word)));
+  if (column && !window) found = [...found].sort((a, b) => compared(column.value(a), column.value(b)) * (down ? -1 : 1));
+  const shown = whole || window ? found : found.slice(0, FIRST);
+  const all = window ? window.found : found.length;
+  const more = window ? Math.min(window.most, all) : all;
   const sort = (key) => setParameter("sort", by !== key ? key : down ? "" : `-${key}`);
   return html`<div class="table">
     ${filter && html`<div class="bar"><${Filter} label=${`Filter ${noun}s`} />
-      <span class="count" role="status">${found.length === rows.length ? `${rows.length}` : `${found.length} of ${rows.length}`}
-        ${" "}${noun}${rows.length === 1 ? "" : "s"}</span>${path && html`<${Files} path=${path} />`}</div>`}
+      <span class="count" role="status">${all === total ? `${total}` : `${all} of ${total}`}
+        ${" "}${noun}${total === 1 ? "" : "s"}</span>${path && html`<${Files} path=${path} />`}</div>`}
     <div class="scroll" tabindex="0" role="region" aria-label=${caption}><table><caption class="hidden">${caption}</caption>
       <thead><tr>${columns.map((one) => html`<th scope="col" class=${one.num ? "num" : ""}
         aria-sort=${one.key === by ? (down ? "descending" : "ascending") : undefined}>
@@ -64,8 +68,9 @@ export function Table({ caption, columns: all, rows, path, noun = "row", filter 
           >${one.key === by ? (down ? " ▾" : " ▴") : ""}</span></button>` : one.title}</th>`)}</tr></thead>
       <tbody>${shown.map((row) => html`<tr>${columns.map((one) => html`<td class=${classOf(one, row)}
         data-title=${one.title}>${one.cell ? one.cell(row) : one.value(row)}</td>`)}</tr>`)}</tbody></table></div>
-    ${!found.length && rows.length > 0 && html`<p class="none">No ${noun} has ${asked.map((one) => `“${one}”`).join(" and ")}.
+    ${!all && total > 0 && html`<p class="none">No ${noun} has ${asked.map((one) => `“${one}”`).join(" and ")}.
       ${" "}<button type="button" onClick=${() => setParameter("q", "")}>Show all</button></p>`}
-    ${found.length > shown.length && html`<p><button type="button" onClick=${() => showWhole(true)}>Show all ${found.length} ${noun}s</button></p>`}
+    ${more > shown.length && html`<p><button type="button" onClick=${() => (window ? setParameter("rows", "most") : showWhole(true))}>Show ${more < all ? `${more} of` : "all"} ${all} ${noun}s</button></p>`}
+    ${window && shown.length === window.most && all > shown.length && html`<p>The first ${shown.length} of ${all} ${noun}s. Filter them, or take all as CSV or JSON.</p>`}
   </div>`;
 }

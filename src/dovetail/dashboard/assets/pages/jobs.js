@@ -1,11 +1,24 @@
 // The jobs that run, wait or are done.
 import { html } from "/assets/core.js";
-import { jobLink, nodeLink } from "/assets/route.js";
-import { Table } from "/assets/table.js";
+import { jobLink, nodeLink, parameter } from "/assets/route.js";
+import { FIRST, Table } from "/assets/table.js";
 import { Time } from "/assets/times.js";
 import { Empty, Name, State, count } from "/assets/words.js";
 
 const SHOWN = 3;
+// As the server has them (job_windows.py).
+const MOST_FIRST = 1000;
+const MOST_LETTERS = 100;
+
+// The data of a window: the first rows with these words, in this order.
+export function jobsPath(words = parameter("q"), sort = parameter("sort"), first = parameter("rows") ? MOST_FIRST : FIRST) {
+  const found = new URLSearchParams({ first });
+  if (COLUMNS.some((one) => one.key === sort.replace(/^-/, ""))) found.set("sort", sort);
+  // A letter of the server may be two of ours, and is not cut in its middle.
+  const letters = [...words.trim()].slice(0, MOST_LETTERS).join("");
+  if (letters) found.set("q", letters);
+  return `jobs/${found}`;
+}
 
 export function Nodes({ names }) {
   const more = names.length - SHOWN;
@@ -28,7 +41,7 @@ const COLUMNS = [
 
 export function Jobs({ page }) {
   const others = page.elsewhere ? `${count(page.elsewhere, "unfinished job")} of other namespaces ${page.elsewhere === 1 ? "is" : "are"} not shown.` : "";
-  return html`<${Table} caption="Jobs" columns=${COLUMNS} rows=${page.jobs} path="jobs" noun="job" empty=${html`<${Empty}
+  return html`<${Table} caption="Jobs" columns=${COLUMNS} rows=${page.jobs} path="jobs" noun="job" window=${{ total: page.total, found: page.found, most: MOST_FIRST }} empty=${html`<${Empty}
     title="There is no job.">${others || html`<code>dovetail run --gpus 1 -- nvidia-smi</code> submits one; <code>dovetail demo --dashboard</code> shows some.`}<//>`} />
-    ${page.jobs.length > 0 && others && html`<p>${others}</p>`}`;
+    ${page.total > 0 && others && html`<p>${others}</p>`}`;
 }
