@@ -8,7 +8,8 @@ to eight of its GPUs; no scheduler runs, so those that wait stay. Times are on t
 grid (for the first time, and again), from the reply to a new pod to the change on the page (one each three seconds, the
 median), and between frames while the grid is scrolled. Beside them is the CPU time of the server and of the main thread
 of the page (of a frame: `frame_cpu_ms`). `server` is the CPU of the dashboard with one viewer and with many while the
-cluster changes each second, as a part of one core.
+cluster changes each second, as a part of one core. Of the pages Queue and Jobs there are the seconds until their rows
+are there and until others are found by a word, the CPU time of the dashboard, and the KiB of the rows.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ from tools.chromium import build
 
 COMMAND = "from dovetail.cli import main; main()"
 MOST_MS = 120_000
+_ROWS_KIB = """
+(path) => performance.getEntriesByType("resource").filter((one) => new URL(one.name).pathname.startsWith(path))
+  .reduce(([packed, whole], one) => [packed + one.encodedBodySize / 1024, whole + one.decodedBodySize / 1024], [0, 0])
+"""
 _FRAMES = """
 () => new Promise((done) => {
   const times = [];
@@ -100,6 +105,24 @@ async def changed(page: Page, server: ClientSession, name: str) -> float:
     began_s = time.monotonic()
     await expect(tile).not_to_have_attribute("title", before, timeout=MOST_MS)
     return time.monotonic() - began_s
+
+
+async def listed(page: Page, session: CDPSession, server: int, url: str, name: str) -> dict[str, Any]:
+    """A page of rows: seconds until they are there, and until one word has found others; the CPU seconds of the server
+    and of the page, and the KiB of rows as they are sent and unpacked, for the first of these."""
+    server_s, began_s = cpu_s(server), time.monotonic()
+    await page.goto(f"{url}{name}")
+    await page.wait_for_selector("tbody tr", timeout=MOST_MS)
+    found: dict[str, Any] = {f"{name}_s": time.monotonic() - began_s}
+    found[f"{name}_server_cpu_s"] = cpu_s(server) - server_s
+    # It counts from the navigation on.
+    found[f"{name}_page_cpu_s"] = (await cpu_of_page(session))["Task"]
+    found[f"{name}_kib"], found[f"{name}_unpacked_kib"] = await page.evaluate(_ROWS_KIB, f"/api/{name}")
+    began_s = time.monotonic()
+    await page.locator(".filter input").fill("waits-17")
+    await expect(page.locator("tbody tr").first).to_contain_text("waits-17", timeout=MOST_MS)
+    found[f"{name}_found_s"] = time.monotonic() - began_s
+    return found
 
 
 async def viewer(url: str) -> None:
@@ -189,10 +212,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             await session.send("HeapProfiler.collectGarbage")
             found["heap_mib"] = (await session.send("Runtime.getHeapUsage"))["usedSize"] / (1 << 20)
             for name in ("queue", "jobs"):
-                began_s = time.monotonic()
-                await first.goto(f"{url}{name}")
-                await first.wait_for_selector("tbody tr", timeout=MOST_MS)
-                found[f"{name}_s"] = time.monotonic() - began_s
+                found |= await listed(first, session, serving.pid, url, name)
             await browser.close()
             found["server"] = {
                 viewers: await part_of_core(serving.pid, url, server, viewers, f"v{viewers}")

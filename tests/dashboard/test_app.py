@@ -226,7 +226,7 @@ async def test_a_window_has_its_rows_alone_and_the_files_have_all() -> None:
             assert reply.status == 400 and "one window" in (await reply.json())["error"]
 
 
-async def test_a_window_does_not_tell_what_jobs_of_others_are_called() -> None:
+async def test_a_window_does_not_show_what_jobs_of_others_are_called() -> None:
     own = {"Authorization": "Bearer a"}
     async with served(FakeSource(*WORLD), OnlyTeamA()) as (client, _):
         for query, jobs in (

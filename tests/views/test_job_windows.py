@@ -41,7 +41,7 @@ WORDS = (
 
 
 def world(seed: int) -> tuple[State, list[EndedPod]]:
-    """Gangs, sweeps and pods of two namespaces that run, wait, end and are done, with many that are alike."""
+    """Gangs, sweeps and pods of two namespaces that run, wait, end and are done, with many that are equal."""
     dice = random.Random(seed)
     objects: list[Any] = [node(f"n{i}") for i in range(1, 12)]
     objects += [queue("low"), queue("Low-2"), queue("low-10")]
@@ -122,7 +122,7 @@ def test_a_window_is_the_whole_list_searched_sorted_and_cut(seed: int) -> None:
         window = jobs_of(outlook, asked, ended, most_ahead=most, alone=bool(namespace))
         found = [row for row in whole.jobs if all(shows(row, word) for word in asked.words)]
         if asked.sort:
-            # Bubbles: those that are alike never pass each other.
+            # Bubbles: those that are equal never pass each other.
             for end in range(len(found), 0, -1):
                 for here in range(end - 1):
                     a, b = by(found[here], asked.sort), by(found[here + 1], asked.sort)
@@ -141,7 +141,7 @@ def test_the_worlds_have_what_windows_are_about() -> None:
     rows = [row for jobs in lists for row in jobs]
     assert {row.state for row in rows} == set(STATES["all"])
     for sort in SORTS:
-        assert any(len({str(by(row, sort)) for row in jobs}) < len(jobs) for jobs in lists), f"none is alike in {sort}"
+        assert any(len({str(by(row, sort)) for row in jobs}) < len(jobs) for jobs in lists), f"none is equal in {sort}"
         assert len({str(by(row, sort)) for row in rows}) > 2, sort
     for word in WORDS:
         assert any(shows(row, word) for row in rows) == (word != "x"), word
@@ -154,7 +154,7 @@ def test_numbers_count_by_their_amount_however_long() -> None:
 
 
 def test_a_job_keeps_its_place_while_others_come_and_go() -> None:
-    """Jobs that are alike in all that is sorted by are by name and kind, in whatever order they became known."""
+    """Jobs that are equal in all that is sorted by are by name and kind, in whatever order they became known."""
     pods = [
         pod("b", 1, "n", 0, HOUR), pod("a", 1, "n", 0, HOUR), pod("c-x", 1, "n", 0, HOUR, made_for="Job/c"),
         pod("c", 1, "n", 0, HOUR),
@@ -169,7 +169,7 @@ def test_a_job_keeps_its_place_while_others_come_and_go() -> None:
 
 
 def test_others_are_no_more_than_a_number_whatever_is_asked() -> None:
-    """Neither words nor an order nor a first tell an asker of one namespace what jobs of others are called."""
+    """Neither words nor an order nor a first show an asker of one namespace what jobs of others are called."""
     own = [pod("mine", 1, namespace="team-a", waits_ms=MINUTE)]
     others: list[Pod] = [pod(f"secret-{i}", 1 + i, namespace="team-b", waits_ms=HOUR) for i in range(3)]
     outlook = outlook_of(state_of(node("n"), *own, *others))

@@ -222,8 +222,9 @@ def _with_words(jobs: Sequence[KnownJob], words: Sequence[str], reasons: _Reason
     reasons.want(jobs)
     found = []
     for one in jobs:
-        text = f"{one.name} {one.state} {one.queue} {one.user} {' '.join(one.nodes)} {reasons.of(one).reason}".lower()
-        if all(word in text for word in lower):
+        missing = [word for word in lower if word not in one.shown]
+        reason = reasons.of(one).reason.lower() if missing else ""
+        if all(word in reason for word in missing):
             found.append(one)
     return found
 

@@ -99,7 +99,7 @@ class JobFilter(Struct, frozen=True):
     these were made for, or patterns with * and ?. A queue stands also for those below it.
 
     With `first` the answer is a JobWindow of so many. Each of the `words` is a part of what a row shows in its columns
-    job, state, queue, user, nodes or reason, without regard to case. `sort` is one of SORTS; jobs that are alike in it
+    job, state, queue, user, nodes or reason, without regard to case. `sort` is one of SORTS; jobs that are equal in it
     stay in the order of the list, also with `descending`."""
 
     names: tuple[str, ...] = ()

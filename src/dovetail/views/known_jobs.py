@@ -10,12 +10,13 @@ Rules
 - A job is done if its pods have finished and no further pod of it exists. It Failed if the pod that ended last failed.
   It is known as long as one of its pods exists.
 - Running jobs come first, by their start; then waiting jobs in queue order; then those that are done, by their end.
-  Jobs that are alike so far come by name and kind.
+  Jobs that are equal so far come by name and kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -30,7 +31,7 @@ from dovetail.views.leased import is_placeholder
 _GROUPS = {RUNNING: 0, ENDING: 0, WAITING: 1, COMPLETED: 2, FAILED: 2}
 
 
-class KnownJob(Struct, frozen=True):
+class KnownJob(Struct, frozen=True, dict=True):
     """A job. `workloads` are those of it that have pods that have not finished; of a job that is done, `ended` are all
     its pods."""
 
@@ -58,6 +59,11 @@ class KnownJob(Struct, frozen=True):
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(pod.node for pod in self.pods if pod.node))
+
+    @cached_property
+    def shown(self) -> str:
+        """What its row shows of it in words, in small letters, but for its reason."""
+        return " ".join((self.name, self.state, self.queue, self.user, *self.nodes)).lower()
 
     @property
     def submitted_ms(self) -> int:
