@@ -179,6 +179,14 @@ def test_a_look_ahead_that_takes_too_long_is_ended_and_the_others_answer() -> No
     reply = answers.answer(Question(WAITING_JOBS.plural))
     assert (reply.status, b"look-ahead takes longer" in reply.body) == (503, True)
     assert answers.answer(Question(QUEUE_SHARES.plural)).status == 200
+    ahead = ("mostAhead", "100")
+    assert answers.answer(Question(JOB_LISTS.plural, query=(ahead,))).status == 503
+    for wanted, status in (
+        ('{"first":5,"states":["Running"]}', 200),
+        ('{"first":5,"sort":"start"}', 503),
+        ('{"first":5,"words":["nofit"]}', 503),
+    ):
+        assert answers.answer(Question(JOB_LISTS.plural, query=(("filter", wanted), ahead))).status == status, wanted
 
 
 def test_each_resource_has_an_answer_and_its_queries() -> None:

@@ -209,14 +209,15 @@ class ViewAnswers:
         if question.namespace and wanted.namespace not in ("", question.namespace):
             raise BadQuestion(403, f"filter: only jobs of namespace {question.namespace} are shown")
         most = _amount(query, "mostAhead")
-        if len(self._state.queue.ordered()) <= most:
-            self._look_ahead()
         wanted = replace(wanted, namespace=wanted.namespace or question.namespace)
         done = not wanted.states or any(one in DONE for one in wanted.states)
         ended = self._objects.ended(wanted.namespace) if done else ()
-        return jobs_of(
-            self._outlook, wanted, ended, most_ahead=most, alone=bool(question.namespace), unfinished=self._unfinished
-        )
+        alone = bool(question.namespace)
+        try:
+            # Looks ahead where one of the rows waits, or all are searched or sorted by that.
+            return jobs_of(self._outlook, wanted, ended, most_ahead=most, alone=alone, unfinished=self._unfinished)
+        except _TooLong as error:
+            raise self._too_long() from error
 
     def nodes(self, question: Question, query: Mapping[str, str]) -> object:
         unhealthy = _flag(query, "unhealthy")
@@ -316,8 +317,11 @@ class ViewAnswers:
         try:
             _ = self._outlook.ahead
         except _TooLong as error:
-            why = f"the look-ahead takes longer than {self._look_ahead_s:g} s; without it no starts are known"
-            raise BadQuestion(503, why) from error
+            raise self._too_long() from error
+
+    def _too_long(self) -> BadQuestion:
+        why = f"the look-ahead takes longer than {self._look_ahead_s:g} s; without it no starts are known"
+        return BadQuestion(503, why)
 
     def _redaction(self, namespace: str) -> Redaction:
         if namespace not in self._redactions:
