@@ -193,7 +193,8 @@ def _with_one_time(content: bytes, epoch: int) -> bytes:
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             member.pax_headers = {}
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
-    return gzip.compress(target.getvalue(), mtime=0)
+    # A higher level takes twice the time for a hundredth of the size.
+    return gzip.compress(target.getvalue(), compresslevel=6, mtime=0)
 
 
 def _git(root: Path, *arguments: str) -> str:
