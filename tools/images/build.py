@@ -3,8 +3,8 @@
 
 Rules: three layers, Debian's packages, libraries and Dovetail, so that a new release changes the last one alone. The
 first two have the time of `debian.lock`, and the cache keeps their bytecode, and them compressed; the last has
-SOURCE_DATE_EPOCH. The same commit and the same wheel give the same bytes. Of the extras `agent`, `dashboard` and `views` are in it: `plots`
-would be 90 MiB, and decoders of images.
+SOURCE_DATE_EPOCH. The same commit and the same wheel give the same bytes. Of the extras `agent`, `dashboard` and
+`views` are in it: `plots` would be 90 MiB, and decoders of images.
 Sources: org.opencontainers.image.* of the OCI image specification's annotations.md.
 """
 
