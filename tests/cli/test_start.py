@@ -37,6 +37,13 @@ from dovetail.cli import main
 
 heavy, calls = json.loads(sys.argv[1])
 answer, sys.stdout, sys.stderr = sys.stdout, open(os.devnull, "w"), open(os.devnull, "w")
+if len(calls) > 1:
+    # What the first call imports, the others find: if that were heavy, each of them would report it.
+    sys.argv = ["dovetail", *calls[0]]
+    try:
+        main()
+    except SystemExit:
+        pass
 for call in calls:
     if os.fork() == 0:
         sys.argv = ["dovetail", *call]
@@ -60,7 +67,7 @@ def imported(calls: list[list[str]], heavy: tuple[str, ...] = HEAVY) -> list[tup
 
 @pytest.mark.slow
 def test_no_option_is_declared_by_a_heavy_library() -> None:
-    calls = [["--version"], ["--help"], *([*words, "--help"] for words in commands())]
+    calls = [["--help"], ["--version"], *([*words, "--help"] for words in commands())]
     assert len(calls) > 45
     assert imported(calls) == [(call, 0, []) for call in calls]
 

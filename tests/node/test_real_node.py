@@ -19,7 +19,7 @@ from dovetail.agent.apis import podresources_pb2 as podresources
 from dovetail.agent.apis.serving import call
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
-from tools.node import plugin
+from tools.node import plugin, programs
 from tools.node.configuration import CDI, KubeletOptions
 from tools.node.node import IMAGE, Node, NodeFailed
 
@@ -215,6 +215,17 @@ def test_a_kubelet_that_does_not_take_its_options_fails_the_start_with_its_own_w
     with pytest.raises(NodeFailed, match=r"(?s)kubelet ended with status 1.*static.*reserved"):
         node_factory(real_node.plane, name="wrong", kubelet=options, work_dir=tmp_path)
     assert "containerd" in (tmp_path / "containerd.log").read_text()
+
+
+def test_where_no_overlay_can_be_mounted_containerd_copies_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for status, snapshotter in ((1, "native"), (0, "overlayfs")):
+        (tmp_path / "unshare").write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / "unshare").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert programs.snapshotter(tmp_path) == snapshotter
+        assert [path.name for path in tmp_path.iterdir()] == ["unshare"]
 
 
 @pytest.mark.node

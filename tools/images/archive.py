@@ -14,6 +14,7 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -21,12 +22,20 @@ from msgspec import Struct
 _MEDIA = "application/vnd.oci.image"
 
 
-class Layer(Struct, frozen=True):
+class Layer(Struct, frozen=True, dict=True):
     """created_by: what made it, for the image's history; content: the tar archive; compressed: the same by gzip."""
 
     created_by: str
     content: bytes
     compressed: bytes
+
+    @cached_property
+    def content_digest(self) -> str:
+        return digest(self.content)
+
+    @cached_property
+    def compressed_digest(self) -> str:
+        return digest(self.compressed)
 
 
 class Image(Struct, frozen=True):
@@ -56,7 +65,7 @@ def configuration(image: Image) -> bytes:
             "os": "linux",
             "created": created,
             "config": {**image.config, "Labels": dict(image.labels)},
-            "rootfs": {"type": "layers", "diff_ids": [digest(layer.content) for layer in image.layers]},
+            "rootfs": {"type": "layers", "diff_ids": [layer.content_digest for layer in image.layers]},
             "history": [{"created": created, "created_by": layer.created_by} for layer in image.layers],
         }
     )
@@ -69,7 +78,14 @@ def manifest(image: Image) -> bytes:
             "schemaVersion": 2,
             "mediaType": f"{_MEDIA}.manifest.v1+json",
             "config": _descriptor(f"{_MEDIA}.config.v1+json", configuration(image)),
-            "layers": [_descriptor(f"{_MEDIA}.layer.v1.tar+gzip", layer.compressed) for layer in image.layers],
+            "layers": [
+                {
+                    "mediaType": f"{_MEDIA}.layer.v1.tar+gzip",
+                    "digest": layer.compressed_digest,
+                    "size": len(layer.compressed),
+                }
+                for layer in image.layers
+            ],
             "annotations": dict(image.labels),
         }
     )
@@ -82,12 +98,12 @@ def archive(image: Image, name: str) -> bytes:
     annotations = {"io.containerd.image.name": qualified, "org.opencontainers.image.ref.name": name.rsplit(":", 1)[-1]}
     platform = {"architecture": image.architecture, "os": "linux"}
     top = _descriptor(f"{_MEDIA}.manifest.v1+json", described) | {"annotations": annotations, "platform": platform}
-    blobs = [config, described, *(layer.compressed for layer in image.layers)]
-    files = {_blob(content): content for content in blobs}
+    files = {_blob(digest(content)): content for content in (config, described)}
+    files |= {_blob(layer.compressed_digest): layer.compressed for layer in image.layers}
     files["oci-layout"] = _json({"imageLayoutVersion": "1.0.0"})
     files["index.json"] = _json({"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [top]})
-    layers = [_blob(layer.compressed) for layer in image.layers]
-    files["manifest.json"] = _json([{"Config": _blob(config), "RepoTags": [name], "Layers": layers}])
+    layers = [_blob(layer.compressed_digest) for layer in image.layers]
+    files["manifest.json"] = _json([{"Config": _blob(digest(config)), "RepoTags": [name], "Layers": layers}])
     return _tar(files, image.epoch_s)
 
 
@@ -117,8 +133,8 @@ def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": digest(content), "size": len(content)}
 
 
-def _blob(content: bytes) -> str:
-    return f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+def _blob(content_digest: str) -> str:
+    return f"blobs/{content_digest.replace(':', '/')}"
 
 
 def _json(value: Sequence[Any] | Mapping[str, Any]) -> bytes:

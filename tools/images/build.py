@@ -2,19 +2,20 @@
 """The one image of Dovetail's scheduler, agent and operator, built rootless, without a daemon and without a registry.
 
 Rules: three layers, Debian's packages, libraries and Dovetail, so that a new release changes the last one alone. The
-first two have the time of `debian.lock`, and the cache keeps them compressed; the last has SOURCE_DATE_EPOCH. The
-same commit and the same wheel give the same bytes. Of the extras `agent`, `dashboard` and `views` are in it: `plots`
-would be 90 MiB, and decoders of images.
+first two have the time of `debian.lock`, and the cache keeps their bytecode, and them compressed; the last has
+SOURCE_DATE_EPOCH. The same commit and the same wheel give the same bytes. Of the extras `agent`, `dashboard` and
+`views` are in it: `plots` would be 90 MiB, and decoders of images.
 Sources: org.opencontainers.image.* of the OCI image specification's annotations.md.
 """
 
 import hashlib
+import posixpath
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from tools.controlplane.binaries import Report
 from tools.images import archive, cache, debian, python_packages, sbom, tree
@@ -22,7 +23,7 @@ from tools.images.archive import Image, Layer
 from tools.images.interpreter import Interpreter
 from tools.images.sbom import DebianComponent
 from tools.images.system import COMMAND, USER, command_tree, system_tree
-from tools.images.tree import Tree
+from tools.images.tree import Kind, Tree
 
 STANDARD_LIBRARY = "usr/lib/python3.11"
 CONFIG = {
@@ -67,7 +68,7 @@ class Parts(Struct, frozen=True):
 def build(parts: Parts, name: str, report: Report) -> Built:
     """name: with a tag, such as dovetail:0.1.0. Raises PlaneUnavailable."""
     lock = debian.read_lock()
-    packages = debian.packages_tree(lock.packages, parts.mirrors or debian.mirrors(), report)
+    packages = debian.packages_tree(lock.packages, parts.mirrors, report)
     wheels = python_packages.download()
     trees = [packages | system_tree(packages), python_packages.wheels_tree(wheels)]
     trees.append(python_packages.wheels_tree([parts.wheel]) | command_tree())
@@ -76,14 +77,14 @@ def build(parts: Parts, name: str, report: Report) -> Built:
     titles = (f"Debian {debian.SUITE}", "requirements/run.lock", parts.wheel.name)
     with TemporaryDirectory(prefix="dovetail-image-") as folder:
         root = Path(folder)
-        for each in trees:
-            tree.write(each, root)
+        tree.write(trees[0], root)
         interpreter = Interpreter(root)
         report("bytecode")
-        trees[0] |= interpreter.compile(STANDARD_LIBRARY)
-        compiled = interpreter.compile(python_packages.SITE)
-        for each in trees[1:]:
-            each |= {path: entry for path, entry in compiled.items() if tree.module_of(path) in each}
+        standard = _lasting_bytecode(_modules(trees[0], STANDARD_LIBRARY), interpreter)
+        tree.write(standard, root)
+        trees[0] |= standard
+        trees[1] |= _lasting_bytecode(_modules(trees[1], python_packages.SITE), interpreter)
+        trees[2] |= interpreter.compile(_modules(trees[2], python_packages.SITE))
         layers = []
         for position, (each, time_s, title) in enumerate(zip(trees, times, titles, strict=True)):
             report(f"layer {position + 1} of {len(trees)}: {title}")
@@ -107,6 +108,22 @@ def labels(version: str, parts: Parts) -> dict[str, str]:
         "revision": parts.revision,
     }
     return {f"org.opencontainers.image.{key}": value for key, value in named.items() if value}
+
+
+def _modules(each: Tree, folder: str) -> Tree:
+    """The modules in a folder; a link stands for the module that it names."""
+    paths = [path for path in each if path.startswith(f"{folder}/") and path.endswith(".py")]
+    named = {path: posixpath.normpath(posixpath.join("/", path, "..", each[path].target)) for path in paths}
+    return {path: each[named[path][1:]] if each[path].kind is Kind.LINK else each[path] for path in paths}
+
+
+def _lasting_bytecode(modules: Tree, interpreter: Interpreter) -> Tree:
+    kept = cache.cache_dir() / "bytecode" / f"{interpreter.digest(modules)}.msgpack"
+    if not kept.is_file():
+        compiled = interpreter.compile(modules)
+        cache.keep(kept, msgpack.encode({path: entry.content for path, entry in compiled.items()}))
+    found = msgpack.decode(kept.read_bytes(), type=dict[str, bytes])
+    return {path: tree.file(content) for path, content in found.items()}
 
 
 def _compressed(content: bytes, interpreter: Interpreter, *, lasting: bool) -> bytes:

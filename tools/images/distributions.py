@@ -87,21 +87,33 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
 
 
 def kept_wheel(report: Report) -> Path:
-    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its source
-    distribution. Raises PlaneUnavailable."""
-    with TemporaryDirectory(prefix="dovetail-wheel-") as folder:
-        # With one time the same sources are the same distribution in every commit.
-        sdist = build_sdist(Path(folder), 0)
-        kept = cache_dir() / "distributions" / hashlib.sha256(sdist.read_bytes()).hexdigest()
-        # One that is there is taken also while a wheel of other sources is built, which takes minutes.
-        if found := list(kept.glob("*.whl")):
-            return found[0]
-        with only_builder("wheel"):
-            if not (found := list(kept.glob("*.whl"))):
-                wheel = build_wheel(sdist, Path(folder), 0, report)
-                keep(kept / wheel.name, wheel.read_bytes())
-                found = [kept / wheel.name]
+    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources.
+
+    Raises PlaneUnavailable."""
+    kept = cache_dir() / "distributions" / sources_digest()
+    # One that is there is taken also while a wheel of other sources is built, which takes minutes.
+    if found := list(kept.glob("*.whl")):
+        return found[0]
+    with only_builder("wheel"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
+        if not (found := list(kept.glob("*.whl"))):
+            # With one time the same sources are the same distribution in every commit.
+            wheel = build_wheel(build_sdist(Path(folder), 0), Path(folder), 0, report)
+            keep(kept / wheel.name, wheel.read_bytes())
+            found = [kept / wheel.name]
     return found[0]
+
+
+def sources_digest(root: Path = ROOT) -> str:
+    """The SHA-256 of all that a source distribution is built from: names, content and whether it is executable. To
+    build the distribution, to find that its wheel is there, would take three seconds. Raises PlaneUnavailable."""
+    total = hashlib.sha256()
+    for name in _sources(root):
+        path = root / name
+        link = path.is_symlink()
+        content = os.fsencode(path.readlink()) if link else path.read_bytes()
+        kind = "link" if link else "program" if os.access(path, os.X_OK) else "file"
+        total.update(f"{name}\0{kind}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
 
 
 def put_into_tree(report: Report, root: Path = ROOT) -> list[Path]:
@@ -148,15 +160,19 @@ def _path() -> str:
     return os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path()))
 
 
-def _copy(root: Path, target: Path) -> None:
-    """Copy what git knows or would add, as it is in the working tree."""
+def _sources(root: Path) -> list[str]:
+    """What git knows or would add and is in the working tree, files and symbolic links. Raises PlaneUnavailable."""
     listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_PARTS)
     if not listed:
         raise PlaneUnavailable(f"git lists no files in {root}: distributions are built in a clone")
-    for name in sorted(filter(None, listed.split("\0"))):
+    names = sorted(filter(None, listed.split("\0")))
+    return [name for name in names if (root / name).is_symlink() or (root / name).is_file()]
+
+
+def _copy(root: Path, target: Path) -> None:
+    """Copy the sources, as they are in the working tree."""
+    for name in _sources(root):
         source, copy = root / name, target / name
-        if not source.is_symlink() and not source.is_file():
-            continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
             copy.symlink_to(source.readlink())
@@ -177,7 +193,8 @@ def _with_one_time(content: bytes, epoch: int) -> bytes:
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             member.pax_headers = {}
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
-    return gzip.compress(target.getvalue(), mtime=0)
+    # A higher level takes twice the time for a hundredth of the size.
+    return gzip.compress(target.getvalue(), compresslevel=6, mtime=0)
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -7,8 +7,10 @@ program. The bytecode is not compared with the time of its source (unchecked has
 changes.
 """
 
+import hashlib
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tools.controlplane.binaries import PlaneUnavailable
 from tools.controlplane.children import tail
@@ -16,15 +18,12 @@ from tools.images import tree
 from tools.images.tree import Tree
 
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_PROGRAM = "usr/bin/python3.11"
 _COMPILE = """\
 import compileall, py_compile, sys
-root, *folders = sys.argv[1:]
+root = sys.argv[1]
 mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-compiled = [
-    compileall.compile_dir(f"{root}/{one}", quiet=1, stripdir=root, prependdir="/", invalidation_mode=mode)
-    for one in folders
-]
-sys.exit(not all(compiled))
+sys.exit(not compileall.compile_dir(root, maxlevels=99, quiet=1, stripdir=root, prependdir="/", invalidation_mode=mode))
 """
 _COMPRESS = """\
 import sys, zlib
@@ -41,16 +40,22 @@ class Interpreter:
     def __init__(self, root: Path) -> None:
         self._root = root
         libraries = root / _LIBRARIES
-        self._argv = [libraries / "ld-linux-x86-64.so.2", "--library-path", libraries, root / "usr/bin/python3.11"]
+        self._argv = [libraries / "ld-linux-x86-64.so.2", "--library-path", libraries, root / _PROGRAM]
 
-    def compile(self, *folders: str) -> Tree:
-        """The bytecode of all modules in these folders of the root, which are paths without a leading slash."""
-        self._run(_COMPILE, str(self._root), *folders)
-        return {
-            str(path.relative_to(self._root)): tree.file(path.read_bytes())
-            for folder in folders
-            for path in sorted((self._root / folder).rglob("*.pyc"))
-        }
+    def compile(self, modules: Tree) -> Tree:
+        """The bytecode of modules, by path in the image."""
+        with TemporaryDirectory(prefix="dovetail-modules-") as folder:
+            root = Path(folder)
+            tree.write(modules, root)
+            self._run(_COMPILE, str(root))
+            return {str(path.relative_to(root)): tree.file(path.read_bytes()) for path in sorted(root.rglob("*.pyc"))}
+
+    def digest(self, modules: Tree) -> str:
+        """The SHA-256 of what their bytecode depends on: this Python, how it compiles, and the modules."""
+        total = hashlib.sha256((self._root / _PROGRAM).read_bytes() + _COMPILE.encode())
+        for path, entry in sorted(modules.items()):
+            total.update(f"{path}\0{len(entry.content)}\0".encode() + entry.content)
+        return total.hexdigest()
 
     def compress(self, content: bytes) -> bytes:
         """In the format of gzip, without a time and a name."""

@@ -113,9 +113,9 @@ def kubelet(options: KubeletOptions, ca_file: Path, cgroup: str, port: int, heal
     }
 
 
-def containerd(runtime: Path, cni: Path, handlers: Mapping[str, Path]) -> str:
+def containerd(runtime: Path, cni: Path, handlers: Mapping[str, Path], snapshotter: str) -> str:
     """containerd's config.toml (version 3), with CDI; `runtime` is executed in place of runc, and for a RuntimeClass
-    the program of its handler."""
+    the program of its handler. snapshotter: overlayfs or native."""
     runtimes = "".join(
         f"""\
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}]
@@ -139,7 +139,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 address = "{CONTAINERD_SOCKET}"
 
 [plugins."io.containerd.cri.v1.images"]
-snapshotter = "native"
+snapshotter = "{snapshotter}"
 
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{image.NAME}"

@@ -101,7 +101,10 @@ class Node(Started):
             self._port, self._healthz_port = _free_ports(2)
             kubelet = f"{self._address}:{self._port}"
             configuration.write_cni(scratch / "cni", self._program("network"), api_server, kubelet)
-            settings = configuration.containerd(self._program("runtime"), scratch / "cni", self._handlers)
+            self._snapshotter = programs.snapshotter(scratch)
+            settings = configuration.containerd(
+                self._program("runtime"), scratch / "cni", self._handlers, self._snapshotter
+            )
             (self.work_dir / "containerd.toml").write_text(settings)
             self._execute("containerd", ["containerd", f"--config={self.work_dir / 'containerd.toml'}"])
             self._kubeconfig = self.plane.kubeconfig_for(f"system:node:{self.name}", ["system:nodes"])
@@ -153,7 +156,7 @@ class Node(Started):
 
     def load(self, archive: Path) -> None:
         """Load an image from an archive of `docker save` or an OCI layout. Raises NodeFailed."""
-        self.ctr("images", "import", "--local", "--snapshotter=native", str(archive))
+        self.ctr("images", "import", "--local", f"--snapshotter={self._snapshotter}", str(archive))
 
     def start_kubelet(self) -> None:
         """Start the kubelet and wait until it answers. Raises NodeFailed."""

@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -134,6 +135,22 @@ def hierarchies() -> list[tuple[Path, tuple[str, ...]]]:
             controllers = folder / "cgroup.controllers"
             result.append((folder, tuple(controllers.read_text().split()) if controllers.exists() else ()))
     return result
+
+
+def snapshotter(folder: Path) -> str:
+    """containerd's snapshotter for files in this folder: overlayfs, as on most nodes, or native where the folder's file
+    system cannot be a layer of it, as in some containers. native copies the whole image for each container, and
+    containerd goes through all copies every ten seconds."""
+    trial = Path(tempfile.mkdtemp(prefix="overlay-", dir=folder))
+    lower, upper, work, merged = (trial / name for name in ("lower", "upper", "work", "merged"))
+    for one in (lower, upper, work, merged):
+        one.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    # The mount ends with its namespace.
+    mount = ["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", options, str(merged)]
+    tried = subprocess.run(mount, capture_output=True, check=False)
+    shutil.rmtree(trial)
+    return "native" if tried.returncode else "overlayfs"
 
 
 def address() -> str:

@@ -27,7 +27,7 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 @pytest.fixture(scope="module")
 def image(build_image: BuildImage, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Built with no layer that was kept; downloads are shared."""
+    """Built with no layer and no bytecode that was kept; downloads are shared."""
     downloads, empty = cache.cache_dir(), tmp_path_factory.mktemp("cache")
     (empty / "dovetail/images").mkdir(parents=True)
     for name in ("debian", "wheels"):
@@ -52,6 +52,12 @@ def interpreter(files: Tree, tmp_path_factory: pytest.TempPathFactory) -> Interp
     root = tmp_path_factory.mktemp("root")
     tree.write(files, root)
     return Interpreter(root)
+
+
+def test_bytecode_is_kept_by_all_that_it_depends_on(interpreter: Interpreter) -> None:
+    trees: list[Tree] = [{"a.py": tree.file("1")}, {"a.py": tree.file("2")}, {"b.py": tree.file("1")}]
+    trees += [{"a.py": tree.file("1"), "b.py": tree.file("")}, {"a.py": tree.file("1b.py")}]
+    assert len({interpreter.digest(each) for each in trees}) == len(trees)
 
 
 def test_it_is_small(image: Built) -> None:

@@ -61,7 +61,8 @@ def run_of(folder: Path, *arguments: str) -> str:
 
 def install(distribution: Path, target: Path, **environment: str) -> Path:
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    argv += ["--disable-pip-version-check", f"--target={target}", str(distribution)]
+    # What the tests import is compiled then.
+    argv += ["--disable-pip-version-check", "--no-compile", f"--target={target}", str(distribution)]
     subprocess.run(argv, cwd=target.parent, env=os.environ | environment, check=True)
     return target
 

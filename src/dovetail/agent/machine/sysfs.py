@@ -17,6 +17,7 @@ Sources: Documentation/ABI of the Linux kernel; NCCL, src/graph/topo (places of 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -147,6 +148,8 @@ class Sysfs:
 
     def __init__(self, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self.root, self.proc = root, proc
+        # A large machine has some thousand files, and paths as text take half the time of `Path`.
+        self._folder = str(root)
         self.failures: dict[str, str] = {}
         self._cpus_of: dict[tuple[SysfsNumaNode, ...], tuple[Cpu, ...]] = {}
 
@@ -225,19 +228,18 @@ class Sysfs:
                 self.failures[name] = str(error)
 
     def _pci(self, name: str) -> PciDevice:
-        folder = Path("bus/pci/devices", name)
-        at = (self.root / folder).resolve().parts
+        folder = f"bus/pci/devices/{name}"
+        at = os.path.realpath(self._at(folder)).split("/")
         roots = [i for i, part in enumerate(at) if _ROOT.fullmatch(part)]
         numa = self._number(folder, "numa_node", default=-1)
-        driver = self.root / folder / "driver"
         return PciDevice(
             bus_id=name,
             vendor=self._number(folder, "vendor"),
             kind=self._number(folder, "class") >> 8,
-            driver=driver.readlink().name if driver.is_symlink() else "",
+            driver=_link_name(self._at(folder, "driver")),
             numa=numa if numa >= 0 else self._only_node,
             place=tuple(at[roots[-1] :]) if roots else (),
-            virtual=(self.root / folder / "physfn").is_symlink(),
+            virtual=bool(_link_name(self._at(folder, "physfn"))),
         )
 
     @cached_property
@@ -269,7 +271,7 @@ class Sysfs:
     def _cpus(self, node: SysfsNumaNode) -> Iterator[Cpu]:
         core_of: dict[tuple[int, int], list[int]] = {}
         for cpu in node.cpus:
-            topology = Path(f"devices/system/cpu/cpu{cpu}/topology")
+            topology = f"devices/system/cpu/cpu{cpu}/topology"
             socket = self._number(topology, "physical_package_id")
             core_of.setdefault((socket, self._number(topology, "core_id")), []).append(cpu)
         for (socket, _), threads in core_of.items():
@@ -277,7 +279,7 @@ class Sysfs:
             yield from (Cpu(cpu, threads[0], socket, node.id, uncore) for cpu in threads)
 
     def _uncore(self, cpu: int, of_node: int, socket: int) -> int:
-        caches = Path(f"devices/system/cpu/cpu{cpu}/cache")
+        caches = f"devices/system/cpu/cpu{cpu}/cache"
         for name in self.names(caches, must=False):
             if name.startswith("index") and self._number(caches, name, "level") > 2:
                 sharing = self._numbers(caches, name, "shared_cpu_list")
@@ -327,20 +329,19 @@ class Sysfs:
 
     def _host_interface(self, name: str) -> HostInterface:
         folder = Path("class/net", name)
-        master = self.root / folder / "master"
         entries = self.names(folder, must=False) if (self.root / folder).is_dir() else []
         above = (entry.removeprefix("upper_") for entry in entries if entry.startswith("upper_"))
         return HostInterface(
             name=name,
             bus_id=self._bus_id_of("class/net", name),
             up=self._text(folder, "operstate", default="") == "up",
-            master=master.readlink().name if master.is_symlink() else "",
+            master=_link_name(self._at(folder, "master")),
             above=tuple(above),
         )
 
     def _bus_id_of(self, group: str, name: str) -> str:
         """The bus id of the nearest PCI device: the device itself, or the parent of a virtio device; "" without one."""
-        at = (self.root / group / name / "device").resolve().parts
+        at = os.path.realpath(self._at(group, name, "device")).split("/")
         return next((part for part in reversed(at) if _BUS_ID.fullmatch(part)), "")
 
     def _is_virtual(self, bus_id: str) -> bool:
@@ -349,7 +350,7 @@ class Sysfs:
     def names(self, folder: str | Path, must: bool = True) -> list[str]:
         """The entries of a folder below `root`, sorted. Without `must` a folder that does not exist has none."""
         try:
-            return sorted(entry.name for entry in (self.root / folder).iterdir())
+            return sorted(os.listdir(self._at(folder)))  # noqa: PTH208
         except FileNotFoundError as error:
             if not must:
                 return []
@@ -357,14 +358,18 @@ class Sysfs:
         except OSError as error:
             raise SysfsError(f"cannot read {self.root / folder}: {error.strerror}") from error
 
-    def _text(self, *parts: str | Path, default: str | None = None) -> str:
-        return self.read(self.root.joinpath(*parts), default)
+    def _at(self, *parts: str | Path) -> str:
+        return "/".join((self._folder, *map(str, parts)))
 
-    def read(self, path: Path, default: str | None = None) -> str:
+    def _text(self, *parts: str | Path, default: str | None = None) -> str:
+        return self.read(self._at(*parts), default)
+
+    def read(self, path: str | Path, default: str | None = None) -> str:
         """The text of a file. `default` is returned if the file does not exist or reading it fails, except for want of
         permission."""
         try:
-            return path.read_text(errors="replace").strip()
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read().decode(errors="replace").strip()
         except OSError as error:
             if default is not None and not isinstance(error, PermissionError):
                 return default
@@ -377,7 +382,7 @@ class Sysfs:
         for part in re.split("[ ,]+", text) if text else ():
             first, _, last = part.partition("-")
             if not first.isdecimal() or (last and not last.isdecimal()):
-                raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is not a list of whole numbers")
+                raise SysfsError(f"{self._at(*parts)}: {text!r} is not a list of whole numbers")
             found.extend(range(int(first), int(last or first) + 1))
         return tuple(found)
 
@@ -386,7 +391,15 @@ class Sysfs:
         try:
             return int(text, 0)
         except ValueError:
-            raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is not a whole number") from None
+            raise SysfsError(f"{self._at(*parts)}: {text!r} is not a whole number") from None
+
+
+def _link_name(path: str) -> str:
+    """The last part of what a symbolic link names; "" where there is no link."""
+    try:
+        return os.readlink(path).rpartition("/")[2]  # noqa: PTH115
+    except OSError:
+        return ""
 
 
 def natural(name: str) -> list[str | int]:
