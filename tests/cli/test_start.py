@@ -50,14 +50,14 @@ for call in calls:
             code = end.code
         found = [module for module in heavy if module in sys.modules]
         print(json.dumps([call, code, found]), file=answer, flush=True)
-        with open(writing, "w") as told:
-            json.dump([] if found else list(sys.modules), told)
+        with open(writing, "w") as channel:
+            json.dump([] if found else list(sys.modules), channel)
         os._exit(0)
     os.close(writing)
     # What is not heavy need not be imported by each call: the next ones start with what this one has. A heavy library
     # is in no call that is taken over, so a later one still has to import it itself.
-    with open(reading) as told:
-        for module in json.load(told):
+    with open(reading) as channel:
+        for module in json.load(channel):
             if module not in sys.modules:
                 with suppress(Exception):
                     import_module(module)
