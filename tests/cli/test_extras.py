@@ -16,7 +16,7 @@ from dovetail.cli.extras import EXTRAS
 from tests.paths import ROOT
 
 WITHOUT = """
-import json, os, sys
+import json, os, sys, traceback
 from contextlib import suppress
 from importlib import import_module
 from dovetail.cli import main
@@ -41,6 +41,9 @@ for number, call in enumerate(calls):
             main()
         except SystemExit as end:
             code = end.code
+        except Exception:
+            traceback.print_exc()
+            code = 1
         sys.stdout.flush()
         sys.stderr.flush()
         with open(writing, "w") as channel:
