@@ -33,6 +33,8 @@ ANSWER = (*CORE, "dovetail.core.model", "rich.console", "rich.markup", "uvloop")
 """Besides, the records of the core, what draws on a terminal, and an event loop for more than a request or two."""
 HELP = """
 import json, os, sys
+from contextlib import suppress
+from importlib import import_module
 from dovetail.cli import main
 
 heavy, calls = json.loads(sys.argv[1])
@@ -45,6 +47,7 @@ if len(calls) > 1:
     except SystemExit:
         pass
 for call in calls:
+    reading, writing = os.pipe()
     if os.fork() == 0:
         sys.argv = ["dovetail", *call]
         code = 0
@@ -52,8 +55,19 @@ for call in calls:
             main()
         except SystemExit as end:
             code = end.code
-        print(json.dumps([call, code, [module for module in heavy if module in sys.modules]]), file=answer, flush=True)
+        found = [module for module in heavy if module in sys.modules]
+        print(json.dumps([call, code, found]), file=answer, flush=True)
+        with open(writing, "w") as channel:
+            json.dump([] if found else list(sys.modules), channel)
         os._exit(0)
+    os.close(writing)
+    # What is not heavy need not be imported by each call: the next ones start with what this one has. A heavy library
+    # is in no call that is taken over, so a later one still has to import it itself.
+    with open(reading) as channel:
+        for module in json.load(channel):
+            if module not in sys.modules:
+                with suppress(Exception):
+                    import_module(module)
     os.wait()
 """
 

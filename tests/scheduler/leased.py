@@ -7,6 +7,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 from dovetail.kube.api.config import ClusterConfig
@@ -20,6 +21,12 @@ from tests.scheduler.scripted import until
 
 Document = dict[str, Any]
 REQUESTS, LEASES, PLANES = "leaserequests.dovetail.dev", "gpuleases.dovetail.dev", "agentcontrolplanes.dovetail.dev"
+
+
+@cache
+def _definitions() -> list[Document]:
+    """Read once: a playground takes copies."""
+    return definitions(ROOT / "deploy/crds")
 
 
 class LeasedCluster:
@@ -36,7 +43,7 @@ class LeasedCluster:
         try:
             cluster = cls(playground)
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}
-            for document in (*definitions(ROOT / "deploy/crds"), namespace, lending_queue()):
+            for document in (*_definitions(), namespace, lending_queue()):
                 playground.put(document)
             for name in ("a", "b"):
                 cluster.node(name)

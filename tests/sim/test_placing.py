@@ -55,8 +55,9 @@ def test_it_is_the_impatient_simulation(policy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fgd", "expected-fill"])
 def test_it_is_the_impatient_simulation_of_the_sample(policy: str) -> None:
-    listed = Workload("sample", tuple(map(NodeChanged, openb.read_nodes(sample.NODES))), openb.read_pods(sample.PODS))
-    assert compared(inflated(listed, 130, 42), policy, 42) > 1000
+    """A third of its nodes and pods: all its models, and hundreds of pods that no longer fit."""
+    nodes, pods = openb.read_nodes(sample.NODES)[::3], openb.read_pods(sample.PODS)[::3]
+    assert compared(inflated(Workload("sample", tuple(map(NodeChanged, nodes)), pods), 130, 42), policy, 42) > 333
 
 
 POD = Pod("p", "ns", "p", Request(((GPU, 1),)))

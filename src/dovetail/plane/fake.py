@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -41,7 +41,7 @@ from dovetail.plane.broker import (
 )
 
 _TURNS = 50
-"""Turns of the event loop in which all tasks come to wait."""
+"""The most turns of the event loop in which all tasks come to wait."""
 _MOST_STEPS = 1000
 REAL_STEP_MS = 50
 QUEUE = "agents"
@@ -282,8 +282,12 @@ class FakeBroker:
     # The rest is how it works.
 
     async def _settle(self) -> None:
+        # Only asyncio's own loop shows what is ready to run; on another one all turns pass.
+        ready: Collection[object] | None = getattr(asyncio.get_running_loop(), "_ready", None)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
+            if ready is not None and not ready:
+                return
 
     async def _at(self, now_ms: int) -> None:
         self.clock.move(now_ms)

@@ -37,6 +37,8 @@ spec:
 
 def keys(source: str) -> Iterator[str]:
     """The keys that are constants of a module, written as a whole or with the prefix in front."""
+    if "PREFIX" not in source and PREFIX not in source:
+        return
     own = re.search(r'^PREFIX = "(.*)"', source, re.MULTILINE)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Name) and node.left.id == "PREFIX":
