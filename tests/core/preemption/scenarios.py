@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.model import CPU, GPU, MEMORY, Gang, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
-from tests.core.preemption.lives import HOUR_MS, LONG_MS, MINUTE_MS, World, node, pod, queue
+from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, node, pod, queue
 
 _TABLES = Path(__file__).parent / "kai"
 _GPU_MEMORY_MIB = 100
@@ -191,7 +191,7 @@ def run(scenario: Scenario, policy: Policy, checkpoint_interval_ms: int = 5 * MI
         *(_node(f"n{i}", spec) for i, spec in enumerate(scenario.nodes)),
         policy=policy,
         period_ms=10 * MINUTE_MS,
-        least_ms=LONG_MS,
+        least_ms=2 * MINUTE_MS,
     )
     world.now_ms = 100 * HOUR_MS
     world.state.advance(world.now_ms)
