@@ -12,6 +12,7 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseAlternative
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue
+from tests.breadth import seeds
 from tests.core.bargaining.market import MINUTE, Market, nodes
 from tests.core.gang_oracle import FABRIC
 
@@ -39,7 +40,7 @@ def held(market: Market, name: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_the_credit_is_what_is_due_less_what_is_held_and_both_decay(seed: int) -> None:
     """b' = b * 2^(-d/h) + (s - a) * h / ln 2 * (1 - 2^(-d/h)), step by step, equals h / ln 2 * C * (W - U)."""
     market, chance = market_of(), random.Random(seed)
@@ -77,7 +78,7 @@ def max_min(capacity: int, wanted: dict[str, int]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_without_history_planes_are_due_their_weighted_max_min_shares(seed: int) -> None:
     market, chance = market_of(history_milli=0), random.Random(seed)
     full = 0

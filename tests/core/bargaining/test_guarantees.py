@@ -11,6 +11,7 @@ from dovetail.core import events as ev
 from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
 from dovetail.core.model import Work
 from dovetail.core.queues.types import Queue
+from tests.breadth import seeds
 from tests.core.bargaining.market import MINUTE, Market, nodes
 from tests.core.gang_oracle import gpu_pod
 
@@ -47,7 +48,7 @@ def test_a_request_for_all_devices_is_active_within_the_longest_lease_of_its_res
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_planes_that_always_wait_use_what_their_weights_give_them(seed: int) -> None:
     market, chance = Market(*nodes(6)), random.Random(seed)
     weights = {"a": 1, "b": 2, "c": 3}

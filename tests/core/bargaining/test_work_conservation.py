@@ -9,6 +9,7 @@ import random
 import pytest
 
 from dovetail.core.bargaining.types import LeaseAlternative, ServiceClass
+from tests.breadth import seeds
 from tests.core.bargaining.market import MINUTE, Market
 from tests.core.gang_oracle import gpu_node
 
@@ -69,7 +70,7 @@ class Conserving(Market):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_no_scavenger_waits_that_fits_on_free_devices(seed: int) -> None:
     market = Conserving(seed)
     for _ in range(150):

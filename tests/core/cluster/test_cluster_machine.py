@@ -457,7 +457,7 @@ def free(state: State, node: str) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-Machine.TestCase.settings = settings(max_examples=50 * BREADTH, stateful_step_count=50, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=30 * BREADTH, stateful_step_count=50, deadline=None, derandomize=True)
 TestClusterMachine = pytest.mark.slow(Machine.TestCase)
 
 

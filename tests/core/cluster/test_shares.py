@@ -449,5 +449,5 @@ def arrays(state: State, name: str) -> dict[str, list[int]]:
     return {node: np.trim_zeros(column, "b").tolist() for node, column in found.items()}
 
 
-Machine.TestCase.settings = settings(max_examples=30 * BREADTH, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=20 * BREADTH, stateful_step_count=40, deadline=None, derandomize=True)
 TestShares = pytest.mark.slow(Machine.TestCase)

@@ -22,6 +22,8 @@ from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
 
 SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000
+LONG_MS = 5 * MINUTE_MS
+"""Between steps once all should be at rest, for hours: no job is evicted before it ran for ten minutes."""
 GIB = 2**30
 
 
@@ -95,9 +97,9 @@ class World:
     def at(self, when_ms: int, *reported: ev.Event) -> None:
         self._agenda += [(when_ms, event) for event in reported]
 
-    def live(self, for_ms: int) -> World:
-        """Let so much time pass."""
-        until_ms = self.now_ms + for_ms
+    def live(self, for_ms: int, least_ms: int = 0) -> World:
+        """Let so much time pass, with no two steps within `least_ms` of each other (0: as the world has it)."""
+        until_ms, least_ms = self.now_ms + for_ms, least_ms or self._least_ms
         while True:
             due = [event for when_ms, event in self._agenda if when_ms <= self.now_ms]
             self._agenda = [one for one in self._agenda if one[0] > self.now_ms]
@@ -112,7 +114,7 @@ class World:
             times = [until_ms, self.now_ms + self._period_ms, *(when_ms for when_ms, _ in self._agenda)]
             wake_ms = self.state.next_wake_ms()
             times += [wake_ms] if wake_ms is not None else []
-            self.now_ms = max(self.now_ms + self._least_ms, min(times))
+            self.now_ms = max(self.now_ms + least_ms, min(times))
 
     def _carry_out(self, decision: Decision) -> None:
         pods = self.state.workloads.pods

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.core import events as ev
 from dovetail.core.reasons import Reason
-from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod, queue
+from tests.core.preemption.lives import HOUR_MS, LONG_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod, queue
 
 
 def department(**more: object) -> World:
@@ -24,7 +24,7 @@ def test_a_guarantee_behind_a_parents_limit_is_released_by_the_sibling_that_fill
     world.live(MINUTE_MS)
     assert world.gpus("x", "y", "top") == [2, 2, 4]
     assert [(cause, len(names)) for _, cause, names in world.evictions] == [("reclaim", 2)]
-    world.live(12 * HOUR_MS)
+    world.live(12 * HOUR_MS, LONG_MS)
     assert len(world.gave_way) == 2
 
 
@@ -125,7 +125,8 @@ def test_behind_limits_guarantees_are_kept(seed: int) -> None:
         for number in range(10):
             world.submit(pod(f"{name}{number}", queue=name, priority=dice.choice([0, 0, 1])))
         world.live(dice.choice([MINUTE_MS, HOUR_MS]))
-    world.live(12 * HOUR_MS)
+    world.live(HOUR_MS)
+    world.live(11 * HOUR_MS, LONG_MS)
     assert world.gpus("top")[0] <= 8
     for name, gpus in guaranteed.items():
         assert world.gpus(name)[0] >= gpus, (name, world.gpus(*guaranteed))

@@ -291,7 +291,7 @@ def test_over_days_moves_are_few_and_worth_it(seed: int) -> None:
             count += 1
             work = dice.choice([SAVES, SAVES, Work(), Work(movable=True), Work(max_runtime_ms=6 * HOUR_MS)])
             world.submit(pod(f"j{count}", dice.choice([1, 1, 2, 3, 4, 8]), work=work))
-        world.live(dice.choice([MINUTE_MS, 20 * MINUTE_MS, 2 * HOUR_MS]))
+        world.live(dice.choice([MINUTE_MS, 20 * MINUTE_MS, 2 * HOUR_MS]), 2 * MINUTE_MS)
         done = [name for name in sorted(world.running) if dice.random() < 0.25]
         world.ends(*done)
     world.live(HOUR_MS)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dovetail.core.reservations.reservation import Reservation
-from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
+from tests.core.preemption.lives import HOUR_MS, LONG_MS, MINUTE_MS, World, gang, node, pod, queue
 
 
 def borrowed(*guarantees: int, gpus: int = 8, **more: object) -> World:
@@ -125,10 +125,11 @@ def test_gangs_of_many_sizes_come_to_rest_at_what_is_due(seed: int) -> None:
         world.submit(*(pod(f"g{name}{i}", gang=f"g{name}", queue=name) for i in range(most)))
         guaranteed[name] = min(guaranteed[name], most)
         world.live(dice.choice([MINUTE_MS, HOUR_MS]))
-    world.live(6 * HOUR_MS)
+    world.live(HOUR_MS)
+    world.live(5 * HOUR_MS, LONG_MS)
     for name, gpus in guaranteed.items():
         assert world.gpus(name)[0] >= gpus, (name, world.gpus("x", "y", "z"))
     before = len(world.gave_way)
-    world.live(6 * HOUR_MS)
+    world.live(6 * HOUR_MS, LONG_MS)
     assert len(world.gave_way) == before
     assert before <= 2 * total

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Teams that are guaranteed more in all than their department: each gets its part, and nobody waits for ever."""
 
-from tests.core.preemption.lives import HOUR_MS, MINUTE_MS, World, node, pod, queue
+from tests.core.preemption.lives import HOUR_MS, LONG_MS, MINUTE_MS, World, node, pod, queue
 
 
 def test_the_last_queue_is_not_shut_out() -> None:
@@ -35,5 +35,5 @@ def test_each_gets_its_part_back_and_no_pod_stays_pending_for_what_is_written() 
     assert all(got >= part for got, part in zip(sorted(world.gpus("x", "y", "z")), (2, 3, 3), strict=True))
     assert world.gpus("top")[0] >= 8
     before = len(world.gave_way)
-    world.live(12 * HOUR_MS)
+    world.live(12 * HOUR_MS, LONG_MS)
     assert len(world.gave_way) == before

@@ -131,7 +131,7 @@ def test_the_odd_gpu_does_not_change_hands(gpus: int, queues: int, half_life_ms:
 def random_life(dice: random.Random, hours: int) -> tuple[Life, int]:
     """Any queues, and jobs that come over the first hours; some end, some never do, some save their work."""
     sizes = [dice.choice([4, 8]) for _ in range(dice.randint(1, 3))]
-    made = life(*(node(f"n{i}", size) for i, size in enumerate(sizes)))
+    made = life(*(node(f"n{i}", size) for i, size in enumerate(sizes)), least_ms=LONG_MS)
     names = [f"q{number}" for number in range(dice.choice([2, 3, 5]))]
     deep = dice.random() < 0.4
     terms = {"half_life_ms": dice.choice([MINUTE_MS, HOUR_MS, 24 * HOUR_MS])}

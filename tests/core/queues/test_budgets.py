@@ -159,7 +159,7 @@ def test_a_budget_goes_on_with_the_usage_in_the_status_of_the_queue() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_over_days_no_job_starts_beyond_a_budget_and_no_other_waits_for_it(seed: int) -> None:
     """Against the pods themselves: what each held, by the minute."""
     dice = Random(seed)

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dovetail.core.queues.division import Claimant, divide
-
-MODEST = settings(max_examples=200, deadline=None, derandomize=True)
+from tests.breadth import seeds
 
 
 def among(total: int, *claimants: Claimant, k: int = 0, grain: int = 1) -> list[int]:
@@ -70,136 +69,111 @@ def in_fractions(total: int, claimants: list[Claimant], k: Fraction) -> list[Fra
 
 FINE = 1000
 """Grains of 1 in amounts of so many leave the division as it is before flooring, to 1."""
-names = st.permutations(["a", "b", "c", "d", "e"])
 
 
-@st.composite
-def worlds(draw: st.DrawFn, grain: int = 1, priorities: int = 2) -> tuple[int, list[Claimant]]:
-    amounts = st.integers(0, 12).map(lambda n: n * grain)
-    claimants = [
-        Claimant(
-            name,
-            draw(st.sampled_from([0, 0, 0, grain, 5 * grain])),
-            draw(st.none() | amounts),
-            draw(st.integers(-1, 4)),
-            draw(amounts),
-            draw(st.integers(0, 8)) * 125_000,
-            draw(st.integers(1, priorities)),
-            draw(st.integers(0, 2)),
-        )
-        for name in draw(names)[: draw(st.integers(1, 5))]
-    ]
-    return draw(st.integers(0, 30)) * grain, claimants
+def worlds(count: int, grain: int = 1, priorities: int = 2) -> Iterator[tuple[random.Random, int, list[Claimant], int]]:
+    """Random ones: the dice for more, the total, the claimants, k in thousandths."""
+    for seed in seeds(count):
+        dice = random.Random(seed)
+        pick, among = dice.choice, dice.randint
+        names = dice.sample("abcde", among(1, 5))
+        claimants = [
+            Claimant(
+                name,
+                pick([0, 0, 0, grain, 5 * grain]),
+                pick([None, among(0, 12) * grain]),
+                among(-1, 4),
+                among(0, 12) * grain,
+                among(0, 8) * 125_000,
+                among(1, priorities),
+                among(0, 2),
+            )
+            for name in names
+        ]
+        yield dice, among(0, 30) * grain, claimants, pick([0, 0, 250, 1000, 3000])
 
 
-ks = st.sampled_from([0, 0, 250, 1000, 3000])
+def test_it_is_the_division_in_fractions_to_the_grain() -> None:
+    for _, total, claimants, k in worlds(600):
+        exact = in_fractions(total, claimants, Fraction(k, 1000))
+        for due, want in zip(divide(total, claimants, k, 1), exact, strict=True):
+            assert abs(due - want) < 1, (total, claimants, k)
+            assert due == want or want.denominator != 1, (total, claimants, k)
 
 
-@pytest.mark.slow
-@MODEST
-@given(worlds(), ks)
-def test_it_is_the_division_in_fractions_to_the_grain(world: tuple[int, list[Claimant]], k: int) -> None:
-    total, claimants = world
-    exact = in_fractions(total, claimants, Fraction(k, 1000))
-    for due, want in zip(divide(total, claimants, k, 1), exact, strict=True):
-        assert abs(due - want) < 1
-        assert due == want or want.denominator != 1
+def test_nobody_has_more_than_it_may_or_less_than_is_guaranteed() -> None:
+    for dice, total, claimants, k in worlds(1000):
+        for claimant, due in zip(claimants, divide(total, claimants, k, dice.choice([1, 3, 7])), strict=True):
+            assert min(claimant.guarantee, wanted(claimant)) <= due <= wanted(claimant), (total, claimants, k)
+            if claimant.weight <= 0:
+                assert due == min(claimant.guarantee, wanted(claimant)), (total, claimants, k)
 
 
-@pytest.mark.slow
-@MODEST
-@given(worlds(), ks, st.sampled_from([1, 3, 7]))
-def test_nobody_has_more_than_it_may_or_less_than_is_guaranteed(
-    world: tuple[int, list[Claimant]], k: int, grain: int
-) -> None:
-    total, claimants = world
-    for claimant, due in zip(claimants, divide(total, claimants, k, grain), strict=True):
-        assert min(claimant.guarantee, wanted(claimant)) <= due <= wanted(claimant)
-        if claimant.weight <= 0:
-            assert due == min(claimant.guarantee, wanted(claimant))
+def test_all_is_divided_while_somebody_asks_for_it() -> None:
+    for dice, total, claimants, k in worlds(1000):
+        due = divide(total, claimants, k, dice.choice([1, 3, 7]))
+        guaranteed = [min(c.guarantee, wanted(c)) for c in claimants]
+        asked = sum(wanted(c) - g for c, g in zip(claimants, guaranteed, strict=True) if c.weight > 0)
+        rest = max(0, total - sum(guaranteed))
+        assert sum(due) == sum(guaranteed) + min(rest, asked), (total, claimants, k)
 
 
-@pytest.mark.slow
-@MODEST
-@given(worlds(), ks, st.sampled_from([1, 3, 7]))
-def test_all_is_divided_while_somebody_asks_for_it(world: tuple[int, list[Claimant]], k: int, grain: int) -> None:
-    total, claimants = world
-    due = divide(total, claimants, k, grain)
-    guaranteed = [min(c.guarantee, wanted(c)) for c in claimants]
-    asked = sum(wanted(c) - g for c, g in zip(claimants, guaranteed, strict=True) if c.weight > 0)
-    assert sum(due) == sum(guaranteed) + min(max(0, total - sum(guaranteed)), asked)
+def test_the_order_of_the_events_does_not_matter() -> None:
+    for dice, total, claimants, k in worlds(1000):
+        shuffled = dice.sample(claimants, len(claimants))
+        due = dict(zip([c.name for c in claimants], divide(total, claimants, k, 1), strict=True))
+        assert divide(total, shuffled, k, 1) == [due[c.name] for c in shuffled], (total, claimants, k)
 
 
-@pytest.mark.slow
-@MODEST
-@given(worlds(), ks, st.data())
-def test_the_order_of_the_events_does_not_matter(
-    world: tuple[int, list[Claimant]], k: int, data: st.DataObject
-) -> None:
-    total, claimants = world
-    shuffled = data.draw(st.permutations(claimants))
-    due = dict(zip([c.name for c in claimants], divide(total, claimants, k, 1), strict=True))
-    assert divide(total, shuffled, k, 1) == [due[c.name] for c in shuffled]
+def one_changed(count: int, change: Callable[[random.Random, Claimant], Claimant]) -> Iterator[tuple[int, int, object]]:
+    """What a claimant gets in a random world, what it gets once it is changed, and the world."""
+    for dice, total, claimants, k in worlds(count, FINE):
+        i = dice.randrange(len(claimants))
+        changed = [*claimants]
+        changed[i] = change(dice, claimants[i])
+        yield divide(total, claimants, k, 1)[i], divide(total, changed, k, 1)[i], (total, claimants, k, changed[i])
 
 
-@pytest.mark.slow
-@settings(MODEST, max_examples=500)
-@given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 5))
-def test_more_weight_never_gets_less(world: tuple[int, list[Claimant]], k: int, which: int, more: int) -> None:
-    total, claimants = world
-    i = which % len(claimants)
-    heavier = [*claimants]
-    heavier[i] = replace(claimants[i], weight=claimants[i].weight + more)
-    assert divide(total, heavier, k, 1)[i] >= divide(total, claimants, k, 1)[i] - 1
+def test_more_weight_never_gets_less() -> None:
+    for before, after, world in one_changed(1500, lambda dice, c: replace(c, weight=c.weight + dice.randint(1, 5))):
+        assert after >= before - 1, world
 
 
-@pytest.mark.slow
-@settings(MODEST, max_examples=500)
-@given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 500_000))
-def test_a_queue_that_used_more_never_gets_more(
-    world: tuple[int, list[Claimant]], k: int, which: int, more: int
-) -> None:
-    total, claimants = world
-    i = which % len(claimants)
-    greedier = [*claimants]
-    greedier[i] = replace(claimants[i], usage_ppm=claimants[i].usage_ppm + more)
-    assert divide(total, greedier, k, 1)[i] <= divide(total, claimants, k, 1)[i] + 1
+def test_a_queue_that_used_more_never_gets_more() -> None:
+    def uses_more(dice: random.Random, claimant: Claimant) -> Claimant:
+        return replace(claimant, usage_ppm=claimant.usage_ppm + dice.randint(1, 500_000))
+
+    for before, after, world in one_changed(1500, uses_more):
+        assert after <= before + 1, world
 
 
-@pytest.mark.slow
-@settings(MODEST, max_examples=500)
-@given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 8))
-def test_a_queue_that_asks_for_more_never_gets_less(
-    world: tuple[int, list[Claimant]], k: int, which: int, more: int
-) -> None:
-    total, claimants = world
-    i = which % len(claimants)
-    greedier = [*claimants]
-    greedier[i] = replace(claimants[i], request=claimants[i].request + more * FINE)
-    assert divide(total, greedier, k, 1)[i] >= divide(total, claimants, k, 1)[i] - 1
+def test_a_queue_that_asks_for_more_never_gets_less() -> None:
+    def asks_more(dice: random.Random, claimant: Claimant) -> Claimant:
+        return replace(claimant, request=claimant.request + dice.randint(1, 8) * FINE)
+
+    for before, after, world in one_changed(1500, asks_more):
+        assert after >= before - 1, world
 
 
-@MODEST
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(0, 12))
-def test_of_all_divisions_among_equals_it_is_the_one_where_the_least_get_most(wants: list[int], total: int) -> None:
-    claimants = [asks(request, created_ms=i) for i, request in enumerate(wants)]
-    all_divisions = [d for d in product(*(range(w + 1) for w in wants)) if sum(d) == min(total, sum(wants))]
-    best = max(sorted(division) for division in all_divisions)
-    # Among those the grains go to the oldest.
-    assert tuple(among(total, *claimants)) == max(d for d in all_divisions if sorted(d) == best)
+def test_of_all_divisions_among_equals_it_is_the_one_where_the_least_get_most() -> None:
+    for seed in seeds(200):
+        dice = random.Random(seed)
+        wants, total = [dice.randint(0, 4) for _ in range(dice.randint(1, 4))], dice.randint(0, 12)
+        claimants = [asks(request, created_ms=i) for i, request in enumerate(wants)]
+        all_divisions = [d for d in product(*(range(w + 1) for w in wants)) if sum(d) == min(total, sum(wants))]
+        best = max(sorted(division) for division in all_divisions)
+        # Among those the grains go to the oldest.
+        assert tuple(among(total, *claimants)) == max(d for d in all_divisions if sorted(d) == best)
 
 
-@pytest.mark.slow
-@MODEST
-@given(worlds(grain=FINE, priorities=3), ks)
-def test_a_lower_priority_gets_only_what_higher_ones_leave(world: tuple[int, list[Claimant]], k: int) -> None:
-    total, claimants = world
-    due = divide(total, claimants, k, FINE)
-    for claimant, amount in zip(claimants, due, strict=True):
-        if amount > min(claimant.guarantee, wanted(claimant)):
-            for other, others in zip(claimants, due, strict=True):
-                if other.priority > claimant.priority and other.weight > 0:
-                    assert others == wanted(other)
+def test_a_lower_priority_gets_only_what_higher_ones_leave() -> None:
+    for _, total, claimants, k in worlds(1000, FINE, priorities=3):
+        due = divide(total, claimants, k, FINE)
+        for claimant, amount in zip(claimants, due, strict=True):
+            if amount > min(claimant.guarantee, wanted(claimant)):
+                for other, others in zip(claimants, due, strict=True):
+                    if other.priority > claimant.priority and other.weight > 0:
+                        assert others == wanted(other), (total, claimants, k)
 
 
 def test_guarantees_come_before_weights_and_priorities() -> None:

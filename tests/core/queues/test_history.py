@@ -16,6 +16,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.driven import Driven, lone
 from tests.core.gang_oracle import gpu_node, gpu_pod
 
@@ -56,7 +57,7 @@ def due_of(queues: list[Queue], name: str, pods: list[tuple[str, int]], gpus: in
     return state.shares.due(name).get("gpu", 0)
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", seeds(2))
 def test_twice_the_weight_is_never_due_less(chunk: int) -> None:
     """Parts are whole GPUs, so that one may be lost to rounding."""
     more = 0

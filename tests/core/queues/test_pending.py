@@ -45,6 +45,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.queues.types import GPU as MILLI
 from dovetail.core.queues.types import GPU_MEMORY, GPU_SLICES, Queue
 from dovetail.core.state import State
+from tests.breadth import seeds
 from tests.core.worlds import Dice, reported
 
 MODEL = "nvidia.com/gpu.product"
@@ -362,7 +363,7 @@ def test_the_order_of_the_events_does_not_matter_to_the_cluster() -> None:
         *map(ev.ClaimChanged, [*allocated, claims[2]]), *map(ev.PodChanged, pods),
     ]  # fmt: skip
     found = set()
-    for seed in range(200):
+    for seed in seeds(60):
         order = list(events)
         random.Random(seed).shuffle(order)
         state = State(Policy())
@@ -455,7 +456,7 @@ def test_books_of_what_waits_are_right_however_seldom_they_are_asked(seed: int) 
 @pytest.mark.slow
 def test_books_of_what_waits_agree_with_a_new_count() -> None:
     """Pods come, go and start, nodes and slices change; what waits is counted anew each time and compared."""
-    for seed in range(30):
+    for seed in seeds(15):
         dice = random.Random(seed)
         cluster = Cluster(*CLASSES, *(ev.QueueChanged(Queue(name)) for name in "xy"))
         state = cluster.state

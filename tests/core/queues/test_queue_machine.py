@@ -806,7 +806,7 @@ def nearly_equal(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, in
     return all(near(one.get(key, 0), other.get(key, 0)) for key in {*one, *other})
 
 
-Machine.TestCase.settings = settings(max_examples=50 * BREADTH, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=30 * BREADTH, stateful_step_count=40, deadline=None, derandomize=True)
 TestQueueMachine = pytest.mark.slow(Machine.TestCase)
 
 

@@ -14,6 +14,7 @@ from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.queues.status import QueueSnapshot
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
+from tests.breadth import seeds
 from tests.core.driven import Driven, lone
 from tests.core.gang_oracle import gpu_node
 
@@ -129,7 +130,7 @@ def live_through(seed: int) -> Live:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", seeds(2))
 def test_what_was_lived_through_is_what_is_read_at_every_level(chunk: int) -> None:
     compared = 0
     for seed in range(50 * chunk, 50 * (chunk + 1)):
@@ -220,7 +221,7 @@ def test_a_queue_that_moves_is_charged_where_it_is_and_what_was_before_stays() -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(2))
+@pytest.mark.parametrize("chunk", seeds(1))
 def test_what_began_since_statuses_were_last_written_is_charged_equally(chunk: int) -> None:
     """Nothing can be written for days, while queues are made and pods start."""
     for seed in range(60 * chunk, 60 * (chunk + 1)):

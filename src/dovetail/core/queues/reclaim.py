@@ -29,8 +29,7 @@ it for the queues above both, up to the amounts of the job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 
 from dovetail.core.queues.fair_share import FairShare
@@ -56,19 +55,21 @@ class ReclaimRight(IntEnum):
 class Reclaim:
     def __init__(
         self, tree: Tree, totals: QueueTotals, fair_share: FairShare, pledged: Mapping[str, Mapping[str, int]],
-        queue: str, amounts: Mapping[str, int],
+        queue: str, amounts: Mapping[str, int], rights: Sequence[ReclaimRight | None] | None = None,
     ) -> None:  # fmt: skip
-        """pledged: the change of what queues hold once all decided evictions are done."""
+        """pledged: the change of what queues hold once all decided evictions are done. rights: those of the queues on
+        the job's path, where they are known."""
         self._tree = tree
         self._totals = totals
         self._fair_share = fair_share
+        self._queue = queue
         self._path = tree.known_path(queue)
         self._amounts = amounts
         self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
         """What was taken from each queue, including from the queues below it."""
         self._pledged = pledged
-        self._rights = [self._right(name) for name in self._path]
+        self._rights = [self._right(name) for name in self._path] if rights is None else list(rights)
 
     @property
     def hopeless(self) -> bool:
@@ -77,9 +78,10 @@ class Reclaim:
 
     def copy(self) -> Reclaim:
         """An independent copy."""
-        other = copy(self)
+        other = Reclaim(
+            self._tree, self._totals, self._fair_share, self._pledged, self._queue, self._amounts, self._rights
+        )
         other._taken = {name: dict(taken) for name, taken in self._taken.items()}
-        other._rights = list(self._rights)
         return other
 
     def level(self, queue: str) -> int:
