@@ -5,13 +5,12 @@ Rules
 - A folder stands for the files that `folders` finds in it; a file that is named is read whatever it is called; "-" is
   standard input. What begins like gzip is unpacked.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
-- `yaml_text` reads YAML. As in Kubernetes, a field that is null is absent.
+- `yaml_stream` reads YAML. As in Kubernetes, a field that is null is absent.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from io import BytesIO, FileIO
@@ -23,7 +22,8 @@ from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, NestedTooDeeply, decode_json
 from dovetail.kube.manifests.folders import SUFFIXES, Ignored, files_in
-from dovetail.kube.yaml_text import Loader, OverBounds
+from dovetail.kube.manifests.yaml_stream import NodePlace, TextPlace, stream_documents
+from dovetail.kube.yaml_text import OverBounds
 
 STDIN = "-"
 MOST_UNPACKED = 2**30
@@ -31,7 +31,6 @@ MOST_UNPACKED = 2**30
 
 _GZIP = b"\x1f\x8b"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 class ManifestError(Exception):
@@ -52,19 +51,19 @@ class BytesNotRead(ManifestError):
 
 
 class Document(Struct, frozen=True):
-    """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree. A pod that
+    """One object. `path` leads to it inside its file, as in `items[2]`; `place` has the lines of its fields. A pod that
     was made for a workload is at the place of that one, `maker`, which has it at the path `template`."""
 
     file: str
     value: Any
     path: str = ""
-    node: yaml.Node | None = None
+    place: NodePlace | TextPlace | None = None
     maker: str = ""
     template: str = ""
 
     def line(self, field: str = "") -> int:
         """The line of the field, or of the longest part of its path that exists; 0 in a JSON file."""
-        return _find(self.node, field).start_mark.line + 1 if self.node is not None else 0
+        return self.place.inside(field).line if self.place is not None else 0
 
 
 def read_documents(names: Iterable[str]) -> Iterator[Document]:
@@ -139,13 +138,8 @@ def _documents(file: str, data: bytes) -> Iterator[Document]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ManifestError(f"is not UTF-8 text: {error.reason}", file, line) from error
-    loader = Loader(text)
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            yield from _flat(Document(file, _without_nulls(loader.construct_document(node)), node=node))
-    finally:
-        loader.dispose()
+    for one in stream_documents(text):
+        yield from _flat(Document(file, _without_nulls(one.value), place=one.place))
 
 
 def _flat(document: Document) -> Iterator[Document]:
@@ -160,7 +154,7 @@ def _flat(document: Document) -> Iterator[Document]:
         return
     typed = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
     for i, item in enumerate(items):
-        inner = _find(document.node, f"items[{i}]") if document.node is not None else None
+        inner = document.place.inside(f"items[{i}]") if document.place is not None else None
         path = f"{document.path}.items[{i}]" if document.path else f"items[{i}]"
         yield from _flat(Document(document.file, typed | item if isinstance(item, dict) else item, path, inner))
 
@@ -169,21 +163,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _find(node: yaml.Node, field: str) -> yaml.Node:
-    """The node of a field such as `spec.containers[0].name` or `metadata.labels[a.b/c]`, or the deepest above it."""
-    for key, bracketed in _STEP.findall(field):
-        step, children = key or bracketed, node.value
-        if isinstance(node, yaml.MappingNode):
-            found = next((inner for name, inner in children if name.value == step), None)
-        else:
-            inside = isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(children)
-            found = children[int(step)] if inside else None
-        if found is None:
-            break
-        node = found
-    return node
 
 
 def not_yaml(error: yaml.YAMLError, file: str) -> ManifestError:
