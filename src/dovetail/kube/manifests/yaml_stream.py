@@ -121,6 +121,7 @@ def _by_nodes(loader: Loader, before: int = 0) -> Iterator[StreamDocument]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None, "there is one"
             yield StreamDocument(loader.construct_document(node), NodePlace(node, before))
     finally:
         loader.dispose()
