@@ -52,10 +52,10 @@ def test_limits() -> None:
 
 
 def test_reasons() -> None:
-    """Reasons are the CamelCase texts that the two modules with decisions about waiting pods have."""
+    """Reasons are the CamelCase texts that the modules with decisions about waiting pods have."""
     written = {row.code[0][0] for row in REFERENCE.section("Reasons").rows("reason")}
     known = set()
-    for name in ("decisions", "host_pod", "wants"):
+    for name in ("decisions", "endpoint_pod", "host_pod", "wants"):
         for node in ast.walk(ast.parse((ROOT / f"src/dovetail/agentplanes/{name}.py").read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in written:
                 known.add(node.value)

@@ -164,7 +164,7 @@ async def test_leases_of_an_earlier_process_are_adopted_or_returned(bench: Bench
         earlier = plane(bench)
         await earlier.__aenter__()
         held = await earlier.negotiate(Option(gpus=2, minutes=5))
-        for task in earlier._loops:
+        for task in earlier._tasks._loops:
             # As if it was killed.
             task.cancel()
         async with plane(bench, adopt=True) as next_one:
@@ -172,7 +172,7 @@ async def test_leases_of_an_earlier_process_are_adopted_or_returned(bench: Bench
                 await bench.broker.clock.sleep(50)
             (lease,) = next_one.leases
             assert (lease.id, lease.fence) == (held.id, held.fence)
-            for task in next_one._loops:
+            for task in next_one._tasks._loops:
                 task.cancel()
             next_one._leases.clear()
         async with plane(bench):

@@ -181,7 +181,7 @@ async def test_leases_of_an_earlier_process_are_returned_or_adopted(adopt: bool)
     first = Plane(broker, "team/a")
     await first.__aenter__()
     await broker.run(first.negotiate(Option(minutes=30)))
-    for loop in first._loops:
+    for loop in first._tasks._loops:
         loop.cancel()
     async with Plane(broker, "team/a", adopt=adopt) as plane:
         await broker.advance(1000)
@@ -195,7 +195,7 @@ async def test_requests_of_an_earlier_process_are_withdrawn() -> None:
     task = asyncio.create_task(first.negotiate(Option(gpus=4)))
     await broker.advance(1000)
     assert len(broker.requests) == 1
-    for loop in first._loops:
+    for loop in first._tasks._loops:
         loop.cancel()
     async with Plane(broker, "team/a"):
         await broker.advance(1000)

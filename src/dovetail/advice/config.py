@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice import families, quantization
+from dovetail.advice import families, quant_methods
 from dovetail.advice.architecture import Architecture, Attention, Layer, Mlp
 from dovetail.advice.families import ALIASES, FAMILIES, GENERIC, Family
 from dovetail.advice.quantization import Quantization, QuantizationError
@@ -266,7 +266,7 @@ def _quantised(config: Config, layers: int, notes: list[str]) -> Quantization | 
     stated = config.get("quantization_config")
     if not isinstance(stated, Mapping):
         return None
-    found = quantization.read(stated)
+    found = quant_methods.read(stated)
     if found is None:
         notes.append(
             f"quantization_config: {str(stated.get('quant_method'))!r} is unknown, so 16 bits are assumed; "

@@ -16,7 +16,6 @@ import os
 import shlex
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from dovetail.agent.config_watch import Configuring
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.exporter.accounting import PodAccounting
 from dovetail.agent.exporter.expected import ExpectedGpus
+from dovetail.agent.exporter.health_samples import health_samples
 from dovetail.agent.exporter.owners import TIMEOUT_S, OwnerReader
 from dovetail.agent.exporter.reading import Sample
 from dovetail.agent.health import watched, xids
@@ -34,20 +34,17 @@ from dovetail.agent.health.checks import Checks
 from dovetail.agent.health.exit_test import ExitTest
 from dovetail.agent.health.gpu_events import GpuEvent, GpuEvents
 from dovetail.agent.health.health import Unhealthy
-from dovetail.agent.health.states import DeviceHealth, DeviceState, health_of, node_quarantine
+from dovetail.agent.health.states import DeviceHealth, device_health, node_quarantine
 from dovetail.agent.health.watch import HealthReport, HealthWatch
 from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.podresources import PodResources
-from dovetail.agent.machine.discovery import UNLISTED_GPU, discover
-from dovetail.agent.machine.gpus import Observed
-from dovetail.agent.machine.host import Host, Sight
+from dovetail.agent.machine.host import Sight
 from dovetail.agent.machine.known import KnownHost
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import Sysfs
+from dovetail.agent.machine.reader import MachineReader
 from dovetail.agent.metrics import AgentMetrics, Looks
 from dovetail.agent.mig.layouts import Layouts, read_layouts
 from dovetail.agent.mig.manager import MigManager
-from dovetail.agent.mig.observer import ask
 from dovetail.agent.mig.requests import MigRequests
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import AgentOptions
@@ -109,7 +106,7 @@ class Agent:
         self._options = options
         self._configuring = configuring
         self._nvml = Nvml()
-        self._last_sysfs = Sysfs(options.sysfs_root, options.proc_root)
+        self._reader = MachineReader(options.sysfs_root, options.proc_root, options.mig_observer)
         self._known = KnownHost()
         self._reported = HealthReport()
         self._lacking: tuple[Unhealthy, ...] = ()
@@ -123,10 +120,12 @@ class Agent:
         self._expected = ExpectedGpus(options.state_folder / "expected-gpus.json", options.expected_gpus)
         self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
-            options, config, client, self._chosen, NvmlPartitions(self._nvml, self._observed),
+            options, config, client, self._chosen, NvmlPartitions(self._nvml, self._reader.observed),
             changed=self._due.set, registered=lambda: self._publisher.notify(), differed=self._differed,
         )  # fmt: skip
-        self._publisher = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
+        self._publisher = Publisher(
+            cluster, client, options, config, self._reader.sysfs, self._seen, self._offering.restored
+        )
         self._owners = OwnerReader(
             PodResources(options.pod_resources, TIMEOUT_S),
             lambda: self._chosen.objects,
@@ -186,19 +185,7 @@ class Agent:
         return Exporting(self._options, Parts(self._owners, self._accounting, self._samples), table)
 
     def _samples(self) -> Iterator[Sample]:
-        """What the agent knows of GPUs beyond their readings."""
-        host = self._known.host
-        devices = self._device_health()
-        for uuid, health in devices.items():
-            yield Sample("dovetail_gpu_healthy", int(not health.closed), uuid)
-            for state in DeviceState:
-                yield Sample("dovetail_gpu_health_state", int(state is health.state), uuid, (("state", state),))
-        for gpu in host.gpus:
-            health = devices[gpu.uuid]
-            status = 20 if health.closed else 10 if health.state is DeviceState.DEGRADED else 0
-            yield Sample("DCGM_EXP_GPU_HEALTH_STATUS", status, gpu.uuid)
-        seen = len(host.gpus) + sum(UNLISTED_GPU in one.why for one in host.unread)
-        yield Sample("dovetail_gpu_expected", self._expected.count(seen))
+        return health_samples(self._known.host, self._device_health(), self._expected)
 
     async def run(self) -> None:
         """Run until cancelled. The watch of the node's pods ends last: some pods may still wait for their devices."""
@@ -312,7 +299,7 @@ class Agent:
     async def _discover(self) -> Sight:
         """Discover the machine, and return which of its GPUs were read."""
         before, began_s = self._known.host, time.monotonic()
-        found = await asyncio.to_thread(self._found)
+        found = await asyncio.to_thread(self._reader.read)
         ended_s = time.monotonic()
         self._looks = Looks(self._looks.count + 1, ended_s - began_s, ended_s)
         self._known.look(found, self._health.answered)
@@ -320,18 +307,6 @@ class Agent:
             for one in found.unread:
                 log.warning("%s cannot be read: %s", one.what, one.why)
         return found.sight
-
-    def _found(self) -> Host:
-        try:
-            with Nvml() as nvml:
-                return discover(nvml, self._sysfs(), self._observed)
-        except NvmlError as error:
-            return discover(error, self._sysfs())
-
-    @property
-    def _observed(self) -> Observed | None:
-        path = self._options.mig_observer
-        return None if path is None else partial(ask, path)
 
     async def _offer(self) -> None:
         changing = self._mig.changing if self._mig is not None else frozenset()
@@ -359,11 +334,6 @@ class Agent:
     def _differed(self, differences: tuple[DeviceDifference, ...]) -> None:
         self._differences = differences
         self._publisher.notify()
-
-    def _sysfs(self) -> Sysfs:
-        """A new object for each look: it caches what it has read."""
-        self._last_sysfs = self._last_sysfs.renewed()
-        return self._last_sysfs
 
     def _seen(self) -> NodeFacts:
         return NodeFacts(
@@ -394,17 +364,7 @@ class Agent:
         )
 
     def _device_health(self) -> dict[str, DeviceHealth]:
-        """The health of the GPUs and of their MIG instances by uuid."""
-        findings, held = self._reported.findings, self._reported.held
-        found = {}
-        for gpu in self._known.host.gpus:
-            instances = [one.uuid for one in gpu.mig or ()]
-            found[gpu.uuid] = health_of(gpu.uuid, instances, self._lacking, findings, held)
-            for uuid in instances:
-                found[uuid] = found[gpu.uuid]
-                if not found[gpu.uuid].closed:
-                    found[uuid] = health_of(uuid, (), self._lacking, findings, held)
-        return found
+        return device_health(self._known.host, self._lacking, self._reported.findings, self._reported.held)
 
     def vitals(self) -> AgentMetrics:
         """The values of probes and metrics now."""

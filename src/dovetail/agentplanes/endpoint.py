@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from dovetail.agentplanes import names
 from dovetail.agentplanes.carry_actions import Announce, BindOnEndpoint, RemoveFromEndpoint, ShowStatus
-from dovetail.agentplanes.host_pod import ConfigMaps
+from dovetail.agentplanes.endpoint_pod import ConfigMaps
 from dovetail.agentplanes.wants import GroupMinima
 from dovetail.apiserver.failures import Failure
 from dovetail.apiserver.objects import Object, key_of, timestamp, value_at

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from dovetail.agentplanes.host_pod import ConfigMaps, HostTarget
+from dovetail.agentplanes.endpoint_pod import ConfigMaps
+from dovetail.agentplanes.host_pod import HostTarget
 from dovetail.agentplanes.wants import GroupMinima, PodWant
 from dovetail.apiserver.objects import Object, objects_at, seconds_of, text_at
 from dovetail.core.bargaining.types import GpuLease

@@ -6,9 +6,7 @@ Rules
   nothing else of the host.
 - The result keeps the Restricted pod security standard, has no service account token, no link to services, and only our
   own labels.
-- Variables that show metadata, or come from ConfigMaps, have the values of the endpoint, as literal text. Files from
-  ConfigMaps are annotations of the host's pod, shown by a downward API volume: no object beside the pod is needed. They
-  stay as they were when the pod was created.
+- What variables and volumes show is in `endpoint_pod`.
 """
 
 from __future__ import annotations
@@ -20,6 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.agentplanes import names
+from dovetail.agentplanes.endpoint_pod import (
+    ConfigMaps,
+    EndpointPod,
+    PodRefusal,
+    shown_volume,
+    variables_from,
+    variables_of,
+)
 from dovetail.agentplanes.fields import (
     CONTAINER_FIELDS,
     CONTAINER_SECURITY_FIELDS,
@@ -27,8 +33,6 @@ from dovetail.agentplanes.fields import (
     POD_FIELDS,
     POD_SECURITY_FIELDS,
     REFUSED_ANNOTATIONS,
-    REFUSED_VARIABLES,
-    VOLUME_SOURCES,
     Treatment,
 )
 from dovetail.apiserver.objects import Object, object_at, objects_at, text_at, value_at
@@ -40,15 +44,10 @@ _GRACE_S = 30
 _ARCHITECTURE, _SYSTEM = "kubernetes.io/arch", "kubernetes.io/os"
 _DEVICES = re.compile(r"nvidia\.com/(gpu|mig-[0-9a-z.+-]+)")
 _RESOURCES = re.compile(rf"cpu|memory|ephemeral-storage|hugepages-\w+|{_DEVICES.pattern}")
-_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
-_OF_THE_HOST = ("spec.nodeName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-ConfigMaps = Mapping[tuple[str, str], Object]
-"""The ConfigMaps of an endpoint, by namespace and name."""
 _NONE: ConfigMaps = {}
 
 
@@ -75,45 +74,13 @@ class NotCarried(Struct, frozen=True):
     reason: str = "NotCarried"
 
 
-class _Refused(Exception):
-    """The message is for the agent."""
-
-    def __init__(self, message: str, reason: str = "NotCarried") -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class _Pod(Struct):
-    """The pod that is translated. `maps` are the ConfigMaps of the endpoint, `without` and `files` what came of it."""
-
-    pod: Object
-    maps: ConfigMaps
-    without: list[str] = msgspec.field(default_factory=list)
-    files: dict[str, str] = msgspec.field(default_factory=dict)
-    """By annotation the text of a file."""
-
-    def config_map(self, name: object, path: str, optional: object) -> Object | None:
-        """The ConfigMap of this name; None for one that may be missing, and is."""
-        found = self.maps.get((text_at(self.pod, "metadata.namespace"), str(name)))
-        if found is None and optional is not True:
-            raise _Refused(f"{path}: the ConfigMap {str(name)[:253]!r} is not there", "ConfigMapMissing")
-        return found
-
-    def text(self, found: Object, key: object, path: str) -> str | None:
-        """The text of a key; None where there is none."""
-        value = object_at(found, "data").get(str(key))
-        if value is None and str(key) in object_at(found, "binaryData"):
-            raise _Refused(f"{path}: binary data of ConfigMaps is not carried")
-        return value if isinstance(value, str) else None
-
-
 def host_pod(pod: Object, target: HostTarget, maps: ConfigMaps = _NONE) -> HostPodPlan | NotCarried:
     """The host's pod for a pod of the endpoint."""
-    made = _Pod(pod, maps)
+    made = EndpointPod(pod, maps)
     try:
         _refuse_annotations(pod)
         spec = _spec(made, target)
-    except _Refused as refusal:
+    except PodRefusal as refusal:
         return NotCarried(str(refusal), refusal.reason)
     namespace, name, uid = (text_at(pod, f"metadata.{field}") for field in ("namespace", "name", "uid"))
     annotations = object_at(pod, "metadata.annotations")
@@ -151,10 +118,10 @@ def asks_for_devices(container: Object) -> bool:
 def _refuse_annotations(pod: Object) -> None:
     for key in REFUSED_ANNOTATIONS:
         if key in object_at(pod, "metadata.annotations"):
-            raise _Refused(f"metadata.annotations[{key}]: shares of a GPU are not carried; ask for whole GPUs or MIG")
+            raise PodRefusal(f"metadata.annotations[{key}]: shares of a GPU are not carried; ask for whole GPUs or MIG")
 
 
-def _spec(made: _Pod, target: HostTarget) -> Object:
+def _spec(made: EndpointPod, target: HostTarget) -> Object:
     spec, without = object_at(made.pod, "spec"), made.without
     found = _treated(spec, POD_FIELDS, "spec", without)
     if bad := {"affinity", "topologySpreadConstraints"} & spec.keys():
@@ -163,7 +130,7 @@ def _spec(made: _Pod, target: HostTarget) -> Object:
         if containers := objects_at(spec, field):
             found[field] = [_container(c, f"spec.{field}[{n}]", made) for n, c in enumerate(containers)]
     if volumes := objects_at(spec, "volumes"):
-        found["volumes"] = [_volume(volume, f"spec.volumes[{n}]", made) for n, volume in enumerate(volumes)]
+        found["volumes"] = [shown_volume(volume, f"spec.volumes[{n}]", made) for n, volume in enumerate(volumes)]
     if selector := _selector(spec, any(map(asks_for_devices, _containers(spec)))):
         found["nodeSelector"] = selector
     period_s = value_at(spec, "terminationGracePeriodSeconds")
@@ -192,7 +159,7 @@ def _treated(part: Object, table: Mapping[str, Treatment], path: str, without: l
         if treatment is Treatment.PASSED:
             found[field] = value
         elif treatment is Treatment.REFUSED and not _empty(value):
-            raise _Refused(f"{path}.{field} is not carried to the host: remove it")
+            raise PodRefusal(f"{path}.{field} is not carried to the host: remove it")
         elif treatment is Treatment.DROPPED and not _empty(value) and field not in _DEFAULTED:
             without.append(f"{path}.{field}")
     return found
@@ -210,13 +177,13 @@ def _refuse_rules(spec: Object, without: list[str], present: set[str]) -> None:
     """Rules about the nodes of the host and the pods on them: hard ones are refused, soft ones dropped."""
     for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):
         if not _empty(value_at(spec, f"affinity.{kind}.{_REQUIRED}")):
-            raise _Refused(
+            raise PodRefusal(
                 f"spec.affinity.{kind} with required rules is not carried: the lease decides on the nodes; "
                 f"for a model use spec.nodeSelector[{MODEL_LABEL}]"
             )
     for constraint in objects_at(spec, "topologySpreadConstraints"):
         if constraint.get("whenUnsatisfiable") != "ScheduleAnyway":
-            raise _Refused("spec.topologySpreadConstraints with DoNotSchedule is not carried")
+            raise PodRefusal("spec.topologySpreadConstraints with DoNotSchedule is not carried")
     without += [f"spec.{field}" for field in sorted(present) if not _empty(spec[field])]
 
 
@@ -227,29 +194,29 @@ def _selector(spec: Object, devices: bool) -> Object:
         if key == _ARCHITECTURE:
             found[key] = value
         elif not (key == MODEL_LABEL and devices) and (key, value) != (_SYSTEM, "linux"):
-            raise _Refused(f"spec.nodeSelector[{key}] is not carried: an agent chooses no nodes of the host")
+            raise PodRefusal(f"spec.nodeSelector[{key}] is not carried: an agent chooses no nodes of the host")
     return found
 
 
-def _container(container: Object, path: str, made: _Pod) -> Object:
+def _container(container: Object, path: str, made: EndpointPod) -> Object:
     found = _treated(container, CONTAINER_FIELDS, path, made.without)
     resources = object_at(container, "resources")
     for part in ("limits", "requests"):
         for name in object_at(resources, part):
             if not _RESOURCES.fullmatch(name):
-                raise _Refused(f"{path}.resources.{part}[{name}] is not carried: devices are GPUs and MIG instances")
+                raise PodRefusal(f"{path}.resources.{part}[{name}] is not carried: devices are GPUs and MIG instances")
     if not _empty(resources.get("claims")):
-        raise _Refused(f"{path}.resources.claims is not carried to the host: remove it")
+        raise PodRefusal(f"{path}.resources.claims is not carried to the host: remove it")
     kept = {part: resources[part] for part in ("limits", "requests") if part in resources}
     variables = [
         variable
         for n, one in enumerate(objects_at(container, "envFrom"))
-        for variable in _variables_of(one, f"{path}.envFrom[{n}]", made)
+        for variable in variables_from(one, f"{path}.envFrom[{n}]", made)
     ]
     variables += [
         variable
         for n, one in enumerate(objects_at(container, "env"))
-        for variable in _variable(one, f"{path}.env[{n}]", made)
+        for variable in variables_of(one, f"{path}.env[{n}]", made)
     ]
     if not asks_for_devices(container):
         # Images bring the variable along, by which the runtime would give them every GPU of the node.
@@ -259,13 +226,13 @@ def _container(container: Object, path: str, made: _Pod) -> Object:
     for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
         if field in container:
             if any(_hosts(container[field])):
-                raise _Refused(f"{path}.{field} names a host: it would be called from the node")
+                raise PodRefusal(f"{path}.{field} names a host: it would be called from the node")
             found[field] = container[field]
     if ports := objects_at(container, "ports"):
         found["ports"] = [_port(port, f"{path}.ports[{n}]") for n, port in enumerate(ports)]
     if mounts := objects_at(container, "volumeMounts"):
         if any(mount.get("mountPropagation") not in (None, "", "None") for mount in mounts):
-            raise _Refused(f"{path}.volumeMounts with mountPropagation is not carried to the host")
+            raise PodRefusal(f"{path}.volumeMounts with mountPropagation is not carried to the host")
         found["volumeMounts"] = mounts
     return found | {
         "resources": kept,
@@ -277,7 +244,7 @@ def _container(container: Object, path: str, made: _Pod) -> Object:
 def _container_security(context: Object, path: str) -> Object:
     added = value_at(context, "capabilities.add")
     if not _empty(added) and added != ["NET_BIND_SERVICE"]:
-        raise _Refused(f"{path}.capabilities.add is not carried to the host: remove it")
+        raise PodRefusal(f"{path}.capabilities.add is not carried to the host: remove it")
     capabilities = {"drop": ["ALL"]} | ({"add": added} if added else {})
     found = _security(context, CONTAINER_SECURITY_FIELDS, path)
     return found | {"allowPrivilegeEscalation": False, "capabilities": capabilities, "runAsNonRoot": True}
@@ -287,76 +254,11 @@ def _security(context: Object, table: Mapping[str, Treatment], path: str) -> Obj
     found = _treated(context, table, path, [])
     if context.get("runAsUser") is not None:
         if context["runAsUser"] == 0:
-            raise _Refused(f"{path}.runAsUser 0 is not carried: containers do not run as root")
+            raise PodRefusal(f"{path}.runAsUser 0 is not carried: containers do not run as root")
         found["runAsUser"] = context["runAsUser"]
     if text_at(context, "seccompProfile.type") not in ("", "RuntimeDefault"):
-        raise _Refused(f"{path}.seccompProfile is not carried to the host: it is RuntimeDefault there")
+        raise PodRefusal(f"{path}.seccompProfile is not carried to the host: it is RuntimeDefault there")
     return found
-
-
-def _variables_of(source: Object, path: str, made: _Pod) -> list[Object]:
-    """The variables of a whole ConfigMap."""
-    if not source.keys() <= {"configMapRef", "prefix"} or "configMapRef" not in source:
-        raise _Refused(f"{path} is not carried but from ConfigMaps: Secrets of an endpoint stay there")
-    found = made.config_map(
-        text_at(source, "configMapRef.name"), path, value_at(source, "configMapRef.optional")
-    )  # fmt: skip
-    prefix, variables = str(source.get("prefix") or ""), list[Object]()
-    for key in sorted(object_at(found, "data")):
-        name, text = f"{prefix}{key}", made.text(found or {}, key, path)
-        if _VARIABLE.fullmatch(name) and text is not None:
-            _refuse_variable(name, path)
-            variables.append({"name": name, "value": _literal(text)})
-    return variables
-
-
-def _refuse_variable(name: str, path: str) -> None:
-    if name in REFUSED_VARIABLES:
-        raise _Refused(f"{path}: {name} is not carried: devices come from the lease alone")
-
-
-def _literal(text: str) -> str:
-    """The value of a variable in which nothing is replaced: `$$` is read as `$`."""
-    return text.replace("$", "$$")
-
-
-def _variable(variable: Object, path: str, made: _Pod) -> list[Object]:
-    """The variable; none where it comes from an optional key that is not there."""
-    name = variable.get("name")
-    _refuse_variable(text_at(variable, "name"), path)
-    source = object_at(variable, "valueFrom")
-    if not source:
-        return [{"name": name, "value": variable.get("value", "")}]
-    if source.keys() == {"resourceFieldRef"}:
-        return [{"name": name, "valueFrom": source}]
-    if source.keys() == {"configMapKeyRef"}:
-        reference = object_at(source, "configMapKeyRef")
-        found = made.config_map(reference.get("name"), path, reference.get("optional"))
-        text = made.text(found, reference.get("key"), path) if found is not None else None
-        if text is None and reference.get("optional") is not True:
-            missing = f"{path}: the ConfigMap has no key {str(reference.get('key'))[:253]!r}"
-            raise _Refused(missing, "ConfigMapMissing")
-        return [{"name": name, "value": _literal(text)}] if text is not None else []
-    if source.keys() != {"fieldRef"}:
-        kinds = ", ".join(sorted(source))
-        raise _Refused(f"{path}.valueFrom.{kinds[:200]} is not carried: Secrets of an endpoint stay there")
-    field = text_at(source, "fieldRef.fieldPath")
-    if field in _OF_THE_HOST:
-        return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}]
-    return [{"name": name, "value": _literal(_metadata(made.pod, field, path))}]
-
-
-def _metadata(pod: Object, field: str, path: str) -> str:
-    keyed = _KEYED.fullmatch(field)
-    if keyed is not None:
-        value = str(object_at(pod, f"metadata.{keyed[1]}").get(keyed[2], ""))
-    elif field in ("metadata.name", "metadata.namespace", "metadata.uid"):
-        value = text_at(pod, field)
-    elif field == "spec.serviceAccountName":
-        value = "default"
-    else:
-        raise _Refused(f"{path}.valueFrom.fieldRef: {field[:100]} is not carried to the host")
-    return value
 
 
 def _hosts(part: object) -> Iterator[object]:
@@ -371,35 +273,5 @@ def _hosts(part: object) -> Iterator[object]:
 def _port(port: Object, path: str) -> Object:
     for field in ("hostPort", "hostIP"):
         if not _empty(port.get(field)) and port[field] != 0:
-            raise _Refused(f"{path}.{field} is not carried to the host: remove it")
+            raise PodRefusal(f"{path}.{field} is not carried to the host: remove it")
     return {field: port[field] for field in ("containerPort", "name", "protocol") if field in port}
-
-
-def _volume(volume: Object, path: str, made: _Pod) -> Object:
-    sources = volume.keys() - {"name"}
-    if not sources <= set(VOLUME_SOURCES) or len(sources) != 1:
-        kinds = ", ".join(sorted(sources)) or "no source"
-        raise _Refused(f"{path}: {kinds[:200]} is not carried; volumes are {', '.join(VOLUME_SOURCES)}")
-    if "configMap" not in sources:
-        return volume
-    source = object_at(volume, "configMap")
-    found = made.config_map(source.get("name"), path, source.get("optional"))
-    items = objects_at(source, "items") or [{"key": key, "path": key} for key in sorted(_keys(found))]
-    files: list[Object] = []
-    for item in items:
-        text = made.text(found, item.get("key"), path) if found is not None else None
-        if text is None:
-            if source.get("optional") is True:
-                continue
-            raise _Refused(f"{path}: the ConfigMap has no key {str(item.get('key'))[:253]!r}", "ConfigMapMissing")
-        annotation = f"{names.FILE}{len(made.files)}"
-        made.files[annotation] = text
-        shown = {"path": item.get("path"), "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
-        files.append(shown | ({"mode": item["mode"]} if "mode" in item else {}))
-    mode = {"defaultMode": source["defaultMode"]} if "defaultMode" in source else {}
-    return {"name": volume.get("name"), "downwardAPI": {"items": files} | mode}
-
-
-def _keys(found: Object | None) -> set[str]:
-    """The keys of a ConfigMap."""
-    return {*object_at(found, "data"), *object_at(found, "binaryData")}

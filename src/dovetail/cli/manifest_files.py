@@ -84,28 +84,39 @@ def written(old: File, new: File) -> File:
     elif new.data != old.data and old.name.endswith(_GZIPPED):
         raise click.ClickException(f"{old.name}: compressed files are not changed: decompress it first")
     elif new.data != old.data:
-        _replace(Path(old.name), new.data)
+        replace_file(Path(old.name), new.data)
     return new
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Replace the file atomically: if the write fails, the file stays as it was. Raises ClickException."""
+def replace_file(path: Path, data: bytes) -> None:
+    """Make or replace the file atomically: if the write fails, the file stays as it was. What is no regular file, such
+    as /dev/stdout, is written to. Raises ClickException."""
     # Imported here: most runs write nothing.
     import tempfile
 
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
         real = path.resolve()
         with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:
             temporary = Path(stream.name)
             try:
                 stream.write(data)
-                temporary.chmod(real.stat().st_mode & 0o7777)
+                temporary.chmod(real.stat().st_mode & 0o7777 if real.exists() else 0o666 & ~_umask())
                 temporary.replace(real)
             except BaseException:
                 temporary.unlink()
                 raise
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    """The permissions that new files do not get."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def diff(old: File, new: File) -> Iterator[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from types import TracebackType
@@ -39,6 +39,7 @@ from dovetail.plane.negotiation import PlaneNegotiation
 from dovetail.plane.options import AgentRequest, Option, record_of, request_of
 from dovetail.plane.placement import AgentPod, Assignment
 from dovetail.plane.policies import FirstFit, OfferPolicy
+from dovetail.plane.tasks import PlaneTasks
 from dovetail.plane.waiting import FIRST_WAIT_MS, NEVER_MS, Backoff, News, answered, finished, until_turn_ms
 
 CLOSING_MS = 5_000
@@ -73,8 +74,7 @@ class AgentPlane:
         self._returning: set[str] = set()
         self._news = News()
         self._failed: BrokerRefused | None = None
-        self._loops: list[asyncio.Task[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = PlaneTasks()
         self._closing = False
 
     @property
@@ -92,7 +92,8 @@ class AgentPlane:
         return tuple([lease for lease in self._leases.values() if lease.live])
 
     async def __aenter__(self) -> AgentPlane:
-        self._loops = [asyncio.create_task(self._beat()), asyncio.create_task(self._follow())]
+        self._tasks.loop(self._beat())
+        self._tasks.loop(self._follow())
         return self
 
     async def __aexit__(
@@ -103,16 +104,10 @@ class AgentPlane:
         self._closing = True
         if not self._leave:
             for lease in list(self._leases.values()):
-                self._spawn(lease.give_back())
+                self._tasks.spawn(lease.give_back())
             for request_id in list(self._open):
                 self._remove(request_id)
-        try:
-            await finished(self.clock, self._tasks, CLOSING_MS)
-        finally:
-            left = [*self._loops, *self._tasks]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        await self._tasks.close(self.clock, CLOSING_MS)
 
     async def listed(self) -> None:
         """Wait until all that the plane has is known: with `adopt`, the leases of an earlier process. Raises
@@ -134,7 +129,7 @@ class AgentPlane:
             yield held
         finally:
             # Also where this is cancelled, the return goes on by itself.
-            await finished(self.clock, [self._spawn(held.give_back())], CLOSING_MS)
+            await finished(self.clock, [self._tasks.spawn(held.give_back())], CLOSING_MS)
 
     async def negotiate(
         self,
@@ -154,7 +149,7 @@ class AgentPlane:
                 # Cancelled after the grant was heard, and before the caller has it.
                 held = self.lease_of(negotiation.record.id)
                 if held is not None:
-                    self._spawn(held.give_back())
+                    self._tasks.spawn(held.give_back())
                 raise
 
     @asynccontextmanager
@@ -268,10 +263,10 @@ class AgentPlane:
             if not wanted or self._closing:
                 if notice.lease.id not in self._returning:
                     self._returning.add(notice.lease.id)
-                    self._spawn(self._return(lease))
+                    self._tasks.spawn(self._return(lease))
                 return
             self._leases[lease.id] = lease
-            self._spawn_loop(self._keep(lease))
+            self._tasks.loop(self._keep(lease))
         lease.see(notice)
 
     async def _return(self, lease: PlaneLease) -> None:
@@ -300,7 +295,7 @@ class AgentPlane:
                 negotiation.see(None)
                 if request_id not in self._leases:
                     # The list may be older than the request: it is put once more.
-                    self._spawn(self._again(negotiation))
+                    self._tasks.spawn(self._again(negotiation))
 
     async def _again(self, negotiation: PlaneNegotiation) -> None:
         request_id = negotiation.record.id
@@ -324,7 +319,7 @@ class AgentPlane:
                 near = lease.revocation is not None or lease.notice.state == "Expiring"
                 if near and lease.on_revoke is not None and lease.reported_ms != lease.end_ms:
                     lease.reported_ms = lease.end_ms
-                    called = self._spawn(_called(lease.on_revoke, advice(lease, now_ms)))
+                    called = self._tasks.spawn(_called(lease.on_revoke, advice(lease, now_ms)))
                 await self._news.wait(self.clock, lease.end_ms - now_ms)
         finally:
             if called is not None and not lease.over.is_set():
@@ -334,7 +329,7 @@ class AgentPlane:
         """Nobody here waits for the request any more."""
         if request_id not in self._removing:
             self._removing.add(request_id)
-            self._spawn(self._withdraw(request_id))
+            self._tasks.spawn(self._withdraw(request_id))
 
     async def _withdraw(self, request_id: str) -> None:
         try:
@@ -382,19 +377,6 @@ class AgentPlane:
     def _fail(self, error: BrokerRefused) -> None:
         self._failed = error
         self._news.put()
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Work that the end of the plane waits for."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _spawn_loop(self, work: Coroutine[object, object, None]) -> None:
-        """Work that the end of the plane stops."""
-        task = asyncio.create_task(work)
-        self._loops.append(task)
-        task.add_done_callback(lambda done: self._loops.remove(done) if done in self._loops else None)
 
 
 async def _called(on_revoke: OnRevoke, notice: RevokeNotice) -> None:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import re
 import stat
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
+from tests.kube.manifests.deep_folder import too_deep
 from tests.paths import ROOT
 
 BAD = """\
@@ -154,6 +157,46 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_reported(tmp_path: Path) -> N
     result = lint(tmp_path)
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{tmp_path}/a.yaml: error G00: cannot be read: Too many levels of symbolic links")
+
+
+def test_a_folder_that_cannot_be_listed_is_reported(bad: Path) -> None:
+    folder = too_deep(bad.parent)
+    (one, other) = found(bad.parent, *ONLY)
+    assert (one["file"], one["message"]) == (str(folder), "cannot be read: File name too long")
+    assert other["file"] == str(bad)
+    bad.unlink()
+    result = lint(bad.parent)
+    assert result.exit_code == 1 and "error G00: cannot be read: File name too long" in result.stdout
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    message = "is no regular file: pass it as standard input, with -"
+    assert [one["message"] for one in found(pipe)] == [message]
+    assert lint(pipe).exit_code == 1
+    assert "/dev/zero: error G00: is no regular file" in lint("/dev/zero").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(WRONG, ""), (b"# " + b"a" * (32 << 20), "more than 32 MiB is too large")]
+)
+def test_what_the_shell_opens_is_read_up_to_a_bound(text: str | bytes, message: str) -> None:
+    # As `dovetail lint <(helm template .)` does it.
+    data = text.encode() if isinstance(text, str) else text
+    reader, writer = os.pipe()
+    with ThreadPoolExecutor(1) as pool, os.fdopen(writer, "wb") as into:
+        answer = pool.submit(found, f"/dev/fd/{reader}", *(() if message else ONLY))
+        into.write(data)
+        into.close()
+        (one,) = answer.result(60)
+    os.close(reader)
+    assert one["file"] == f"/dev/fd/{reader}"
+    assert (one["rule"], one["message"].startswith(message)) == ("G00" if message else "G01", True)
+
+
+def test_standard_input_is_read_up_to_a_bound() -> None:
+    assert "-: error G00: more than 32 MiB is too large: split it" in lint("-", stdin=b" " * (33 << 20)).stdout
 
 
 def test_github(bad: Path) -> None:
@@ -507,6 +550,41 @@ def test_a_baseline_leaves_out_what_is_known(bad: Path, monkeypatch: pytest.Monk
     assert "--write-baseline writes it" in lint(bad, "--baseline", bad.parent / "nothere").stderr
     known.write_text("[1]")
     assert "is no baseline" in lint(bad, "--baseline", known).stderr
+
+
+def test_a_baseline_is_replaced_as_a_whole(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = bad.parent / "known.json"
+    os.umask(mask := os.umask(0o022))
+    assert lint(bad, *ONLY, "--write-baseline", known).exit_code == 0
+    assert stat.S_IMODE(known.stat().st_mode) == 0o666 & ~mask
+    old = known.read_text()
+    known.chmod(0o640)
+    link = bad.parent / "link.json"
+    link.symlink_to(known)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "replace", _no_room)
+        bad.write_text(f"{BAD}---\n{BAD}")
+        result = lint(bad, *ONLY, "--write-baseline", link)
+    assert result.exit_code == 1 and f"cannot write {link}: No space left on device" in result.stderr
+    assert known.read_text() == old
+    assert sorted(bad.parent.iterdir()) == sorted([bad, known, link])
+
+    assert "2 findings written" in lint(bad, *ONLY, "--write-baseline", link).stderr
+    assert link.is_symlink() and len(json.loads(known.read_text())) == 2
+    assert stat.S_IMODE(known.stat().st_mode) == 0o640
+
+
+def _no_room(path: Path, target: Path) -> Path:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_baseline_may_go_to_what_is_no_regular_file(bad: Path) -> None:
+    reader, writer = os.pipe()
+    assert lint(bad, *ONLY, "--write-baseline", f"/dev/fd/{writer}").exit_code == 0
+    os.close(writer)
+    with os.fdopen(reader) as written:
+        assert len(json.load(written)) == 1
 
 
 @pytest.mark.parametrize(

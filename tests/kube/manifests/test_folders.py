@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.kube.manifests.documents import BytesNotRead, content, files_named
 from dovetail.kube.manifests.folders import Ignored, files_in
+from tests.kube.manifests.deep_folder import too_deep
 
 NAMES = ("a", "b", "build", "c.yaml", "d.yml", "e.json")
 PATTERNS = (
@@ -45,6 +47,16 @@ def test_takes_manifests_in_order_and_never_those_of_git_and_node_modules(tmp_pa
         tmp_path, "b.yaml", "a/c.json.gz", "a/b.yml", "d.txt", ".git/e.yaml", "a/node_modules/f/g.json", ".github/h.yml"
     )
     assert names(tmp_path) == [".github/h.yml", "a/b.yml", "a/c.json.gz", "b.yaml"]
+
+
+@pytest.mark.parametrize("ignored", [None, Ignored(git=True)])
+def test_a_folder_that_cannot_be_listed_is_for_its_reader(tmp_path: Path, ignored: Ignored | None) -> None:
+    put(tmp_path, "e.yaml")
+    folder = too_deep(tmp_path)
+    assert list(files_in(tmp_path, ignored)) == [str(folder), str(tmp_path / "e.yaml")]
+    assert list(files_named(str(folder), ignored)) == [str(folder)]
+    with pytest.raises(BytesNotRead, match="cannot be read: File name too long"):
+        content(str(folder))
 
 
 def test_a_link_to_itself_is_for_its_reader_and_one_to_nothing_is_left_out(tmp_path: Path) -> None:

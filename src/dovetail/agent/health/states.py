@@ -9,13 +9,14 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
 from dovetail.agent.health.health import Finding, Unhealthy
 from dovetail.agent.health.xids import Action
+from dovetail.agent.machine.host import Host
 
 
 class DeviceState(StrEnum):
@@ -69,6 +70,21 @@ def health_of(
     if noted:
         return DeviceHealth(DeviceState.DEGRADED, noted[0].code, noted[0].message, noted[0].since_ms, _NOTED)
     return DeviceHealth()
+
+
+def device_health(
+    host: Host, unhealthy: Sequence[Unhealthy], findings: Sequence[Finding], held: Collection[str]
+) -> dict[str, DeviceHealth]:
+    """The health of the GPUs and of their MIG instances by uuid."""
+    found = {}
+    for gpu in host.gpus:
+        instances = [one.uuid for one in gpu.mig or ()]
+        found[gpu.uuid] = health_of(gpu.uuid, instances, unhealthy, findings, held)
+        for uuid in instances:
+            found[uuid] = found[gpu.uuid]
+            if not found[gpu.uuid].closed:
+                found[uuid] = health_of(uuid, (), unhealthy, findings, held)
+    return found
 
 
 def node_quarantine(unhealthy: Iterable[Unhealthy]) -> Quarantine | None:

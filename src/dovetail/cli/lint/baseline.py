@@ -13,10 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from dovetail.cli.lint.settings import BadSettings
-from dovetail.cli.manifest_files import shown_name
+from dovetail.cli.manifest_files import replace_file, shown_name
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.kube.manifests.documents import STDIN
 
@@ -52,12 +50,9 @@ def new_findings(found: Iterable[LintFinding], known: Counter[_Known], folder: P
 
 
 def write_baseline(file: Path, found: Sequence[LintFinding]) -> None:
-    """Write the findings as a baseline. Raises ClickException."""
+    """Write the findings as a baseline; the old one stays if that fails. Raises ClickException."""
     entries = [dict(zip(_FIELDS, _key(one, file.parent), strict=True)) for one in found]
-    try:
-        file.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
+    replace_file(file, f"{json.dumps(entries, indent=1, ensure_ascii=False)}\n".encode())
 
 
 def _from(entry: Mapping[str, str]) -> _Known:

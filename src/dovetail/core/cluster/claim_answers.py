@@ -24,7 +24,7 @@ from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.dra.allocate import AllocationOutcome, allocate
 from dovetail.core.dra.asks import Ask, Asks, DeviceView, RequestFault
 from dovetail.core.dra.pools import PoolId, PoolOffer
-from dovetail.core.dra.search import Taken
+from dovetail.core.dra.taken import Taken
 from dovetail.core.dra.types import ClaimSpec, Device
 
 MOST_TIMES = 4096

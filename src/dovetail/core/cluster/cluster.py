@@ -13,16 +13,15 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from msgspec import Struct
 
 import kubecel
 from dovetail.core.cluster.audit import differences
-from dovetail.core.cluster.changes import Changes, ClusterChange
+from dovetail.core.cluster.changes import ClusterChange
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
 from dovetail.core.cluster.host_ports import HostPorts
-from dovetail.core.cluster.kubelets import KubeletEntry, Kubelets
+from dovetail.core.cluster.kubelets import Kubelets
 from dovetail.core.cluster.link_speeds import LinkSpeeds
 from dovetail.core.cluster.maintenances import Maintenances
 from dovetail.core.cluster.mix import Mix
@@ -35,59 +34,13 @@ from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.slices import Slices
 from dovetail.core.cluster.spares import NOTHING_OPEN, Spares
+from dovetail.core.cluster.trials import Evicted, Undoable
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.dra.types import Allocation, ClaimSpec
+from dovetail.core.dra.types import ClaimSpec
 from dovetail.core.fabric import FABRIC_NAME, FabricSpeeds
 from dovetail.core.model import Node, Pod, Request
-
-
-class _Evicted(Struct):
-    """What undoes the eviction of a pod in a trial: its placement with its MIG instances and grants, the last entry of
-    its node's kubelet, the order of the pods there, the pods that inherited grants, and what its own claims had."""
-
-    placement: Placement
-    slices: tuple[int, ...]
-    grants: tuple[ClaimGrant, ...]
-    books: KubeletEntry | None
-    order: tuple[str, ...]
-    heirs: list[tuple[Placement, tuple[ClaimGrant, ...]]]
-    vacated: list[Allocation]
-
-
-class Trial:
-    """What happens in the `with` block; undone at its end unless `keep()` was called."""
-
-    __slots__ = ("_announced", "_cluster", "_log", "_outer", "kept")
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._log: list[Placement | _Evicted] = []
-        self.kept = False
-
-    def keep(self) -> None:
-        self.kept = True
-
-    def placed(self) -> list[Placement]:
-        """The placements that were made in it and are still there, in order."""
-        return [done for done in self._log if isinstance(done, Placement)]
-
-    def __enter__(self) -> Trial:
-        cluster = self._cluster
-        self._outer, self._announced = cluster.undo, cluster.changes.count
-        cluster.undo = self._log
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        cluster = self._cluster
-        cluster.undo = self._outer
-        if not self.kept:
-            for done in reversed(self._log):
-                cluster.reverse(done)
-            cluster.changes.rewind(self._announced)
-        elif self._outer is not None:
-            self._outer.extend(self._log)
 
 
 class GpuChoice(Protocol):
@@ -97,12 +50,13 @@ class GpuChoice(Protocol):
         """Which GPU of the node a pod gets its share of; -1 where none has room."""
 
 
-class Cluster:
+class Cluster(Undoable):
     """`placements` by pod uid; `on_slot[slot]` the uids there; `nominated` the pending pods with a nominated node;
     `avoided[uid]` the nodes that refused the pod, with the time until when ("" stands for every node). `now_ms` is the
     time of the step."""
 
     def __init__(self, choice: GpuChoice, fabric: tuple[str, ...] = (), quarantine: tuple[int, int] = (0, 0)) -> None:
+        super().__init__()
         self.nodes = Nodes()
         self.quarantines = Quarantines(self.nodes, *quarantine)
         self.shapes = Shapes(self.nodes)
@@ -126,12 +80,9 @@ class Cluster:
         self.avoided: dict[str, dict[str, int]] = {}
         self.learned: dict[object, Any] = {}
         """What a scoring remembers of the cluster, by the scoring."""
-        self.changes = Changes()
         self.reallocation = Reallocation(
             self.nodes, self.kubelets, self.gpus, self.slices, self.placements, self.on_slot, self.changes
         )
-        self.undo: list[Placement | _Evicted] | None = None
-        """What the running trial has done, in order; None where none runs."""
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
@@ -311,9 +262,9 @@ class Cluster:
         slices, grants = placement.slices, placement.grants
         heirs = self._take_off(placement)
         vacated = self.claims.vacate(placement.pod) if placement.pod.device_claims or placement.pod.by_claim else []
-        self.undo.append(_Evicted(placement, slices, grants, books, order, heirs, vacated))
+        self.undo.append(Evicted(placement, slices, grants, books, order, heirs, vacated))
 
-    def _put_back(self, evicted: _Evicted) -> None:
+    def _put_back(self, evicted: Evicted) -> None:
         """Undo an eviction; whatever happened after it is undone already."""
         placement, nodes = evicted.placement, self.nodes
         slot, pod, shape = placement.slot, placement.pod, placement.shape
@@ -397,29 +348,11 @@ class Cluster:
         if self.nodes.records[slot] is None and slot not in self.on_slot and self.nodes.names[slot]:
             self.nodes.vacate(self.nodes.names[slot])
 
-    def trial(self) -> Trial:
-        """A change to the state that is undone unless kept. Trials nest; a kept inner one belongs to the outer."""
-        return Trial(self)
-
-    def reverse(self, done: Placement | _Evicted) -> None:
-        """Undo one change, the last that is not undone."""
+    def reverse(self, done: Placement | Evicted) -> None:
         if isinstance(done, Placement):
             self.unplace(done.uid)
         else:
             self._put_back(done)
-
-    def mark(self) -> int:
-        """A point inside the running trial to `rewind` to."""
-        assert self.undo is not None, "mark() outside of a trial"
-        return len(self.undo)
-
-    def rewind(self, mark: int) -> None:
-        """Undo what the running trial did since `mark`."""
-        assert self.undo is not None, "rewind() outside of a trial"
-        announced = self.changes.count
-        while len(self.undo) > mark:
-            self.reverse(self.undo.pop())
-        self.changes.rewind(announced)
 
     def _count(self, pod: Pod, slot: int) -> None:
         self.ports.add(pod.request, slot)

@@ -18,7 +18,7 @@ from dovetail.core.dra.allocations import Pool, Pools, enter
 from dovetail.core.dra.capacity import Draw
 from dovetail.core.dra.kinds import DeviceKind, Kinds
 from dovetail.core.dra.pools import PoolHere, PoolId, PoolOffer, pools_on
-from dovetail.core.dra.search import Taken
+from dovetail.core.dra.taken import Taken
 from dovetail.core.dra.types import Allocation, Device, Slice
 from dovetail.core.model import NodeTerm
 

@@ -16,7 +16,8 @@ from dovetail.core.devices.choose import PERMILLE, choices
 from dovetail.core.dra.asks import DeviceView, RequestFault
 from dovetail.core.dra.joins import free_pairs, in_pairs
 from dovetail.core.dra.kinds import DeviceKind, bits
-from dovetail.core.dra.search import DeviceSearch, Pick, SearchEnded, Taken, lost_pairs
+from dovetail.core.dra.search import DeviceSearch, SearchEnded, lost_pairs
+from dovetail.core.dra.taken import Pick, Taken
 
 
 class AllocationOutcome(NamedTuple):

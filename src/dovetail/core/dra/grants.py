@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from dovetail.core.dra.capacity import written
 from dovetail.core.dra.pools import PoolId, PoolOffer
-from dovetail.core.dra.search import Pick
+from dovetail.core.dra.taken import Pick
 from dovetail.core.dra.types import SHARED, Allocation, Claim, Device, Grant
 from dovetail.core.model import NodeTerm, Requirement
 

@@ -26,30 +26,12 @@ from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.dra.asks import MOST_RESULTS, DeviceView, RequestFault, RequestOption
 from dovetail.core.dra.capacity import Draw
 from dovetail.core.dra.joins import free_pairs, in_pairs, lost_by
-from dovetail.core.dra.kinds import DeviceKind, bits
+from dovetail.core.dra.kinds import bits
+from dovetail.core.dra.taken import Pick, Taken, added, counters_left
 from dovetail.core.dra.types import DeviceRequest
 
 MOST_STEPS = 50_000
 _PERCENT = 100
-Shares = tuple[tuple[int, Draw], ...]
-"""What is consumed of the capacities of shared devices, by bit, sorted."""
-
-
-class Taken(NamedTuple):
-    """What is allocated on a node: `whole` devices as bits, `shares`, and what devices for other nodes consume of each
-    of the node's counters (`foreign`, empty for nothing)."""
-
-    whole: int = 0
-    shares: Shares = ()
-    foreign: tuple[int, ...] = ()
-
-
-class Pick(NamedTuple):
-    """A device for a request, and what it consumes of its capacities where it is shared."""
-
-    request: DeviceRequest
-    bit: int
-    draw: Draw | None
 
 
 class SearchEnded(Exception):
@@ -91,7 +73,7 @@ class DeviceSearch:
         self.own = [0 for _ in view.claims]
         self.shares = dict(taken.shares)
         self.met: list[list[int | None]] = [[None] * len(rules) for rules in view.rules]
-        self.left = _counters_left(kind, taken)
+        self.left = counters_left(kind, taken)
         overdrawn = [any(self.left[i] < 0 for i in pool.counters) for pool in kind.pools]
         self.blocked = sum(1 << bit for bit in bits(kind.partitioned) if overdrawn[kind.pool_of[bit]])
         every = [(claim, request) for claim, requests in enumerate(view.claims) for request in range(len(requests))]
@@ -226,7 +208,7 @@ class DeviceSearch:
         undo = _Undo(claim, bit, self.met[claim], before, counters, self.own[claim])
         self.met[claim] = met
         if shareable:
-            self.shares[bit] = _added(before, draw)
+            self.shares[bit] = added(before, draw)
         else:
             self.own[claim] |= 1 << bit
             self.whole = self._held_whole()
@@ -357,7 +339,7 @@ class DeviceSearch:
                     if draw is None:
                         whole |= 1 << bit
                     else:
-                        shares[bit] = _added(shares.get(bit), draw)
+                        shares[bit] = added(shares.get(bit), draw)
         return Taken(whole, tuple(sorted(shares.items())), self.taken.foreign)
 
     def spare(self) -> int:
@@ -384,18 +366,3 @@ class DeviceSearch:
 def lost_pairs(view: DeviceView, masks: NDArray[np.int64], taken: int) -> NDArray[np.int64]:
     """`lost_by` for sets of GPUs of the view's layout, beside the `taken` devices."""
     return lost_by(masks, free_pairs(view.joins, taken), lambda own: view.kind.gpus_of(bits(own)))
-
-
-def _added(held: Draw | None, draw: Draw) -> Draw:
-    return draw if held is None else tuple(map(sum, zip(held, draw, strict=True)))
-
-
-def _counters_left(kind: DeviceKind, taken: Taken) -> list[int]:
-    left = list(kind.counters)
-    for counter, milli in enumerate(taken.foreign):
-        left[counter] -= milli
-    shared = sum(1 << bit for bit, _ in taken.shares)
-    for bit in bits((taken.whole | shared) & kind.partitioned):
-        for counter, milli in kind.uses[bit]:
-            left[counter] -= milli
-    return left

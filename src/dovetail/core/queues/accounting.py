@@ -43,7 +43,7 @@ class Accounting:
         self._devices_seen = -1
         self.demand = Demand(cluster, self._kinds)
         self.counted_for: dict[str, str] = {}
-        """By claim: the uid of the pod for which the claim counts. `Shares` keeps it."""
+        """By claim: the uid of the pod for which the claim counts. `ClaimUsers` keeps it."""
         self.moved: list[int] = []
         """Slots where pods may count other amounts than before. The caller that counts them again empties the list."""
 

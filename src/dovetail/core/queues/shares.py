@@ -23,6 +23,7 @@ from dovetail.core.queues.accounts import Accounts
 from dovetail.core.queues.attained import Attained
 from dovetail.core.queues.budgets import QueueBudgets
 from dovetail.core.queues.calendars import QueueCalendars, at_time
+from dovetail.core.queues.claim_users import ClaimUsers
 from dovetail.core.queues.fair_share import FairShare
 from dovetail.core.queues.pending import PendingPods
 from dovetail.core.queues.pod_queues import PodQueues
@@ -55,6 +56,7 @@ class Shares:
         self.calendars = QueueCalendars(self.tree)
         self.attained = Attained()
         self.accounting = Accounting(cluster)
+        self._claim_users = ClaimUsers(cluster, workload_index, self.accounting.counted_for)
         self.rates = ChargeRates(policy.model_milli)
         self.totals = QueueTotals(self.tree)
         self.pending_pods = PendingPods(cluster, self.accounting, self.totals)
@@ -155,7 +157,7 @@ class Shares:
     def sync(self, pod: Pod) -> None:
         """Count the pod as it is now: placed, waiting, or gone where the workload index does not have it."""
         if pod.device_claims:
-            self._settle_claims(pod)
+            self._count_users(pod)
         self._sync(pod.uid)
 
     def claim_changed(self, key: str, owner: str = "") -> None:
@@ -164,28 +166,10 @@ class Shares:
             if uid in self._workload_index.pods:
                 self._sync(uid, late=False)
 
-    def _settle_claims(self, pod: Pod) -> None:
-        """A claim counts for one of its users. Count those users again for which a change of this pod matters."""
-        counted = self.accounting.counted_for
-        for key in pod.device_claims:
-            before, now = counted.get(key), self._counts_for(key)
-            if now == before:
-                continue
-            if now:
-                counted[key] = now
-            else:
-                counted.pop(key, None)
-            for uid in (before, now):
-                if uid and uid != pod.uid and uid in self._workload_index.pods:
-                    self._sync(uid, late=False)
-
-    def _counts_for(self, key: str) -> str:
-        """The first of the claim's users that is placed, else the first that waits; "" where there is none."""
-        users, pods = self._cluster.claims.users(key), self._workload_index.pods
-        for uid in users:
-            if uid in self._cluster.placements:
-                return uid
-        return next((uid for uid in users if uid in pods and startable(pods[uid])), "")
+    def _count_users(self, pod: Pod) -> None:
+        """Count those users of the pod's claims again for which a change of this pod matters."""
+        for uid in self._claim_users.moved(pod):
+            self._sync(uid, late=False)
 
     def _sync(self, uid: str, late: bool = True) -> None:
         if self.accounting.behind:
@@ -220,7 +204,7 @@ class Shares:
             self._follow_capacity()
         for placement in placements:
             if placement.pod.device_claims:
-                self._settle_claims(placement.pod)
+                self._count_users(placement.pod)
         uids, kinds = [placement.pod.uid for placement in placements], self._workload_index.kinds
         by_kind: dict[tuple[int, Amounts], list[str]] = {}
         some: list[str] = []

@@ -4,34 +4,38 @@
 Rules
 - A folder stands for the files that `folders` finds in it; a file that is named is read whatever it is called; "-" is
   standard input. What begins like gzip is unpacked.
+- What is no regular file may never end, or wait for ever for a writer: it is refused, but for what the shell has opened
+  for the command (/dev/stdin, and /dev/fd/63 of `<(...)`), which is read up to a bound, as standard input is.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
-- `yaml_text` reads YAML. As in Kubernetes, a field that is null is absent.
+- `yaml_stream` reads YAML. As in Kubernetes, a field that is null is absent.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
 """
 
 from __future__ import annotations
 
-import re
+import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
-from io import BytesIO, FileIO
+from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, NestedTooDeeply, decode_json
 from dovetail.kube.manifests.folders import SUFFIXES, Ignored, files_in
-from dovetail.kube.yaml_text import Loader, OverBounds
+from dovetail.kube.manifests.yaml_stream import NodePlace, TextPlace, stream_documents
+from dovetail.kube.yaml_text import OverBounds
 
 STDIN = "-"
 MOST_UNPACKED = 2**30
 """Bytes: a snapshot of 10,000 nodes has less; a few kB of gzip data can have a thousand times as many."""
 
+_OPEN_FILES = "/dev/fd/", "/proc/self/fd/"
 _GZIP = b"\x1f\x8b"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 class ManifestError(Exception):
@@ -48,23 +52,24 @@ class ManifestError(Exception):
 
 
 class BytesNotRead(ManifestError):
-    """A file whose bytes the system does not give: without the right to it, lost, or a link that leads nowhere."""
+    """A file whose bytes the system does not give: without the right to it, lost, or a link that leads nowhere; a
+    folder that cannot be listed."""
 
 
 class Document(Struct, frozen=True):
-    """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree. A pod that
+    """One object. `path` leads to it inside its file, as in `items[2]`; `place` has the lines of its fields. A pod that
     was made for a workload is at the place of that one, `maker`, which has it at the path `template`."""
 
     file: str
     value: Any
     path: str = ""
-    node: yaml.Node | None = None
+    place: NodePlace | TextPlace | None = None
     maker: str = ""
     template: str = ""
 
     def line(self, field: str = "") -> int:
         """The line of the field, or of the longest part of its path that exists; 0 in a JSON file."""
-        return _find(self.node, field).start_mark.line + 1 if self.node is not None else 0
+        return self.place.inside(field).line if self.place is not None else 0
 
 
 def read_documents(names: Iterable[str]) -> Iterator[Document]:
@@ -84,11 +89,10 @@ def documents_in(name: str, data: bytes) -> Iterator[Document]:
 
 def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str]:
     """The files of a name: itself, or those of a folder. Raises ManifestError for a folder without any."""
-    path = Path(name)
-    if name == STDIN or not path.is_dir():
+    if name == STDIN or not _is_folder(name):
         yield name
         return
-    found = list(files_in(path, ignored))
+    found = list(files_in(Path(name), ignored))
     if not found:
         out = ", or all are ignored or excluded" if ignored is not None else ""
         raise ManifestError(f"no file in this folder ends in {', '.join(SUFFIXES)}{out}", name)
@@ -97,18 +101,48 @@ def files_named(name: str, ignored: Ignored | None = None) -> Iterator[str]:
 
 def content(file: str | Path, most_bytes: int = MOST_UNPACKED) -> bytes:
     """What is in a file or, for "-", on standard input, unpacked. Raises ManifestError, also for gzip data that unpack
-    to more bytes."""
+    to more bytes, and for more of what is no regular file."""
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else _read(file)
+        data = _all_of(sys.stdin.buffer, STDIN, most_bytes) if file == STDIN else _read(str(file), most_bytes)
     except OSError as error:
-        raise BytesNotRead(f"cannot be read: {error.strerror or error}", str(file)) from error
+        what = "listed" if _is_folder(str(file)) else "read"
+        raise BytesNotRead(f"cannot be {what}: {error.strerror or error}", str(file)) from error
     return _unpacked(data, str(file), most_bytes) if data.startswith(_GZIP) else data
 
 
-def _read(file: str | Path) -> bytes:
+def _read(file: str, most_bytes: int) -> bytes:
     # Manifests are many and small: a buffer takes longer than all else.
-    with FileIO(file) as stream:
-        return stream.readall()
+    with FileIO(file, opener=_opened) as stream:
+        number = stream.fileno()
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            if file != "/dev/stdin" and not file.startswith(_OPEN_FILES):
+                raise ManifestError("is no regular file: pass it as standard input, with -", file)
+            os.set_blocking(number, True)
+            return _all_of(BufferedReader(stream), file, most_bytes)
+        data = stream.readall()
+    if data is None:
+        raise BytesNotRead("cannot be read: it would wait for data", file)
+    return data
+
+
+def _opened(file: str, flags: int) -> int:
+    """A named pipe without a writer does not block the command, whatever is behind the name by now."""
+    return os.open(file, flags | os.O_NONBLOCK)
+
+
+def _all_of(stream: BinaryIO | BufferedReader, file: str, most_bytes: int) -> bytes:
+    data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise ManifestError(f"more than {most_bytes >> 20} MiB is too large: split it", file)
+    return data
+
+
+def _is_folder(name: str) -> bool:
+    """Whether it is one, as far as can be known: reading a file names the reason why not."""
+    try:
+        return Path(name).is_dir()
+    except OSError:
+        return False
 
 
 def _unpacked(data: bytes, file: str, most_bytes: int) -> bytes:
@@ -139,13 +173,8 @@ def _documents(file: str, data: bytes) -> Iterator[Document]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ManifestError(f"is not UTF-8 text: {error.reason}", file, line) from error
-    loader = Loader(text)
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            yield from _flat(Document(file, _without_nulls(loader.construct_document(node)), node=node))
-    finally:
-        loader.dispose()
+    for one in stream_documents(text):
+        yield from _flat(Document(file, _without_nulls(one.value), place=one.place))
 
 
 def _flat(document: Document) -> Iterator[Document]:
@@ -160,7 +189,7 @@ def _flat(document: Document) -> Iterator[Document]:
         return
     typed = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
     for i, item in enumerate(items):
-        inner = _find(document.node, f"items[{i}]") if document.node is not None else None
+        inner = document.place.inside(f"items[{i}]") if document.place is not None else None
         path = f"{document.path}.items[{i}]" if document.path else f"items[{i}]"
         yield from _flat(Document(document.file, typed | item if isinstance(item, dict) else item, path, inner))
 
@@ -169,21 +198,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _find(node: yaml.Node, field: str) -> yaml.Node:
-    """The node of a field such as `spec.containers[0].name` or `metadata.labels[a.b/c]`, or the deepest above it."""
-    for key, bracketed in _STEP.findall(field):
-        step, children = key or bracketed, node.value
-        if isinstance(node, yaml.MappingNode):
-            found = next((inner for name, inner in children if name.value == step), None)
-        else:
-            inside = isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(children)
-            found = children[int(step)] if inside else None
-        if found is None:
-            break
-        node = found
-    return node
 
 
 def not_yaml(error: yaml.YAMLError, file: str) -> ManifestError:

@@ -4,6 +4,7 @@
 Rules
 - They are all *.yaml, *.yml and *.json below it, also with .gz, in the order of their paths. Folders named .git and
   node_modules are never read, and links to folders are not followed.
+- A folder that cannot be listed is among the files: whoever reads it gets the reason.
 - With `Ignored`, .gitignore files count as in git: those of the folder, below it, and above it up to the repository. A
   folder that is ignored itself was named by the user, so only the .gitignore files in it count.
 - Patterns that exclude are in .gitignore's syntax, and relative to a folder of their own.
@@ -45,7 +46,7 @@ class _Patterns(Struct, frozen=True):
 
 
 def files_in(folder: Path, ignored: Ignored | None = None) -> Iterator[str]:
-    """The files, without those that are left out."""
+    """The files, without those that are left out; and folders that cannot be listed."""
     ignored = ignored if ignored is not None else Ignored()
     real = folder.resolve()
     yield from _walked(str(folder), real, _own(ignored), _above(real) if ignored.git else [], ignored.git)
@@ -53,11 +54,12 @@ def files_in(folder: Path, ignored: Ignored | None = None) -> Iterator[str]:
 
 def _walked(folder: str, real: Path, own: Sequence[_Patterns], above: Sequence[_Patterns], git: bool) -> Iterator[str]:
     rules = list(above)
-    if git and (real / _GITIGNORE).is_file():
-        rules.append(_read(real))
+    if git and (here := _read(real)) is not None:
+        rules.append(here)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
+        yield folder
         return
     begins = "" if folder == "." else f"{folder.removesuffix('/')}/"
     patterns = [some for some in (own, rules) if some]
@@ -89,18 +91,26 @@ def _own(ignored: Ignored) -> list[_Patterns]:
 def _above(folder: Path) -> list[_Patterns]:
     """The .gitignore files above the folder in its repository, the highest first; none if they ignore the folder."""
     parents = list(folder.parents)
-    root = next((at for at, parent in enumerate(parents) if (parent / ".git").exists()), None)
-    if (folder / ".git").exists() or root is None:
+    root = next((at for at, parent in enumerate(parents) if _is_repository(parent)), None)
+    if _is_repository(folder) or root is None:
         return []
-    found = [_read(parent) for parent in reversed(parents[: root + 1]) if (parent / _GITIGNORE).is_file()]
+    found = [one for parent in reversed(parents[: root + 1]) if (one := _read(parent)) is not None]
     return [] if _is_out(folder, found, True) else found
 
 
-def _read(folder: Path) -> _Patterns:
+def _is_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:
+        return False
+
+
+def _read(folder: Path) -> _Patterns | None:
+    """The patterns of the folder's .gitignore; None where there is none that can be read."""
     try:
         lines = (folder / _GITIGNORE).read_text(errors="replace").splitlines()
     except OSError:
-        lines = []
+        return None
     return _patterns(folder, lines)
 
 

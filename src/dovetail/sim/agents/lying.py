@@ -24,11 +24,12 @@ from statistics import fmean, stdev
 
 from msgspec.structs import replace
 
+from dovetail.sim.agents.actions import AgentAction
 from dovetail.sim.agents.outcome import AgentOutcome
 from dovetail.sim.agents.protocol import AgentDeclines, Grants, Proposes, Wanted
 from dovetail.sim.agents.task_run import TaskRun
 from dovetail.sim.agents.tasks import AgentWorkload
-from dovetail.sim.agents.truthful import AgentAction, Desk, Truthful
+from dovetail.sim.agents.truthful import Desk, Truthful
 from dovetail.sim.agents.world import AgentWorld, MakeAgent, MakePolicy
 
 PARTS = 4

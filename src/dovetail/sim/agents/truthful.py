@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.sim.agents.actions import AgentAction, GivesUp, RunsOn, Saves, Stops
 from dovetail.sim.agents.protocol import (
     AgentAccepts,
     AgentAsks,
@@ -32,7 +33,6 @@ from dovetail.sim.agents.protocol import (
     Extends,
     Grants,
     LeaseDemand,
-    Message,
     Proposes,
     Refuses,
     RefusesRenewal,
@@ -46,34 +46,6 @@ MOST_ALTERNATIVES = 8
 RENEW_PERCENT = 70
 BACKOFF_MS = 1_000
 """Before a task is asked for a second time at one time."""
-
-
-class RunsOn(Struct, frozen=True):
-    """The task runs on these devices from now on."""
-
-    run: TaskRun
-    devices: tuple[int, ...]
-
-
-class Saves(Struct, frozen=True):
-    """The task makes a checkpoint; its agent hears of the end."""
-
-    run: TaskRun
-
-
-class Stops(Struct, frozen=True):
-    """The task leaves its devices; what is not saved is lost."""
-
-    run: TaskRun
-
-
-class GivesUp(Struct, frozen=True):
-    """The task will never be done."""
-
-    run: TaskRun
-
-
-AgentAction = RunsOn | Saves | Stops | GivesUp | Message
 
 
 class Desk(Struct, frozen=True):

@@ -20,6 +20,7 @@ from itertools import count
 
 from msgspec import Struct
 
+from dovetail.sim.agents.actions import AgentAction, GivesUp, RunsOn, Saves, Stops
 from dovetail.sim.agents.devices import node_of_devices
 from dovetail.sim.agents.outcome import AgentOutcome, AgentUse
 from dovetail.sim.agents.protocol import (
@@ -41,7 +42,7 @@ from dovetail.sim.agents.protocol import (
 )
 from dovetail.sim.agents.task_run import TaskRun
 from dovetail.sim.agents.tasks import AgentWorkload
-from dovetail.sim.agents.truthful import AgentAction, Desk, GivesUp, RunsOn, Saves, Stops, Truthful
+from dovetail.sim.agents.truthful import Desk, Truthful
 
 _END, _SAVED, _DEADLINE, _ARRIVAL, _IDLE, _WAKE = range(6)
 IDLE_MS = 5 * 60_000
