@@ -248,9 +248,8 @@ def node_factory() -> Iterator[Callable[..., Node]]:
 
 @pytest.fixture(scope="session")
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled wheel of the working tree, built at its first use (a minute and a half).
-
-    To find a wheel that is there takes four seconds, so one process of the tests does it."""
+    """The compiled wheel of the working tree, built at its first use (a minute and a half) by one
+    process of the tests."""
     with shared_file(request, tmp_path_factory, "wheel") as kept:
         if not kept.exists():
             try:

@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import io
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -70,9 +71,12 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
             archive.extractall(folder, filter="data")
         (source,) = (path for path in Path(folder).iterdir() if path.is_dir())
         built = Path(folder) / "built"
-        name = _hook("build_wheel", source, built, _compiler(source, epoch) | ({} if compiled else _KERNEL_ALONE))
+        name = _hook("build_wheel", source, built, _compiler(source, epoch) | {"DOVETAIL_COMPILE": str(int(compiled))})
         if name.endswith("-any.whl"):
             raise PlaneUnavailable(f"{name} has no compiled parts: is there a C compiler?")
+        # setuptools goes on without what it cannot build.
+        if compiled and not _has_core(built / name):
+            raise PlaneUnavailable(f"{name} has no compiled core: is mypy there, in the version of pyproject.toml?")
         repaired = Path(folder) / "repaired"
         argv = [sys.executable, "-m", "auditwheel", "repair", f"--wheel-dir={repaired}", str(built / name)]
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch), "PATH": _path()}
@@ -87,20 +91,28 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
 
 
 def kept_wheel(report: Report) -> Path:
-    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources.
+    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources; its name
+    says for which Python and machine it is.
 
     Raises PlaneUnavailable."""
-    kept = cache_dir() / "distributions" / sources_digest()
     # One that is there is taken also while a wheel of other sources is built, which takes minutes.
-    if found := list(kept.glob("*.whl")):
-        return found[0]
-    with only_builder("wheel"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
-        if not (found := list(kept.glob("*.whl"))):
+    while not (found := _kept(sources := sources_digest())):
+        with only_builder("wheel"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
+            if _kept(sources):
+                continue
             # With one time the same sources are the same distribution in every commit.
-            wheel = build_wheel(build_sdist(Path(folder), 0), Path(folder), 0, report)
-            keep(kept / wheel.name, wheel.read_bytes())
-            found = [kept / wheel.name]
+            sdist = build_sdist(Path(folder), 0)
+            # The sources may have changed, as when another process built for minutes.
+            if sources_digest() == sources:
+                wheel = build_wheel(sdist, Path(folder), 0, report)
+                keep(cache_dir() / "distributions" / sources / wheel.name, wheel.read_bytes())
     return found[0]
+
+
+def _kept(sources: str) -> list[Path]:
+    """The wheels of sources with this digest that this Python can install."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return list((cache_dir() / "distributions" / sources).glob(f"*-{python}-*_{platform.machine()}.whl"))
 
 
 def sources_digest(root: Path = ROOT) -> str:
@@ -128,7 +140,9 @@ def put_into_tree(report: Report, root: Path = ROOT) -> list[Path]:
         return [Path(archive.extract(name, sources)) for name in archive.namelist() if name.endswith(".so")]
 
 
-_KERNEL_ALONE = {"DOVETAIL_COMPILE": "0"}
+def _has_core(wheel: Path) -> bool:
+    with zipfile.ZipFile(wheel) as archive:
+        return any("__mypyc." in name for name in archive.namelist())
 
 
 def _compiler(source: Path, epoch: int) -> dict[str, str]:

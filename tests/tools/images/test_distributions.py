@@ -2,17 +2,20 @@
 """The source distribution builds everywhere; the wheel has compiled parts."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dovetail.__native__ import PACKAGE, not_compiled
 from tests.paths import ROOT
+from tools.controlplane.binaries import PlaneUnavailable, Report
 from tools.images import distributions
 from tools.images.distributions import build_sdist, build_wheel
 from tools.images.python_packages import runs_on
@@ -116,6 +119,79 @@ def test_the_tree_gets_the_compiled_parts_of_the_wheel(
     old.touch()
     assert len(distributions.put_into_tree(lambda text: None, tmp_path)) > 80
     assert not old.exists() and not_compiled(package) == ""
+
+
+class Cache:
+    """Of wheels, with the sources in a text and builders that take no time."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sources, self.built, self.meanwhile = "old", list[str](), ""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        monkeypatch.setattr(distributions, "sources_digest", lambda: self.sources)
+        monkeypatch.setattr(distributions, "build_sdist", self._sdist)
+        monkeypatch.setattr(distributions, "build_wheel", self._wheel)
+
+    def _sdist(self, target: Path, epoch: int) -> Path:
+        self.sources = self.meanwhile or self.sources
+        (target / "sdist").write_text(self.sources)
+        return target / "sdist"
+
+    def _wheel(self, sdist: Path, target: Path, epoch: int, report: Report) -> Path:
+        python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        result = target / f"dovetail-0.1.0-{python}-{python}-manylinux_2_17_{platform.machine()}.whl"
+        self.built.append(sdist.read_text())
+        result.write_text(sdist.read_text())
+        return result
+
+    def wheel(self) -> str:
+        return distributions.kept_wheel(lambda text: None).read_text()
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    return Cache(tmp_path, monkeypatch)
+
+
+def test_a_wheel_is_built_once_for_its_sources(wheels: Cache) -> None:
+    found = [wheels.wheel(), wheels.wheel()]
+    wheels.sources = "new"
+    assert [*found, wheels.wheel()] == ["old", "old", "new"] and wheels.built == ["old", "new"]
+
+
+def test_sources_that_change_before_they_are_built_have_a_wheel_of_their_own(wheels: Cache) -> None:
+    wheels.meanwhile = "new"
+    assert wheels.wheel() == "new"
+    wheels.sources, wheels.meanwhile = "old", ""
+    assert wheels.wheel() == "old"
+
+
+def test_another_python_has_a_wheel_of_its_own(wheels: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [distributions.kept_wheel(lambda text: None).name]
+    monkeypatch.setattr(sys, "version_info", SimpleNamespace(major=3, minor=99))
+    found += [distributions.kept_wheel(lambda text: None).name for _ in range(2)]
+    assert ["-cp399-" in name for name in found] == [False, True, True] and len(wheels.built) == 2
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_wheel_has_the_compiled_core_where_it_is_asked_for(
+    compiled: bool, sdist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever DOVETAIL_COMPILE says to setup.py. Here the hook builds the kernel alone, as without mypy."""
+    asked = list[str]()
+
+    def hook(name: str, source: Path, target: Path, variables: dict[str, str]) -> str:
+        asked.append(variables["DOVETAIL_COMPILE"])
+        target.mkdir()
+        with zipfile.ZipFile(target / "dovetail-0.1.0-cp311-cp311-linux_x86_64.whl", "w") as archive:
+            archive.writestr("dovetail/core/placing/_kernel.abi3.so", "")
+        return "dovetail-0.1.0-cp311-cp311-linux_x86_64.whl"
+
+    monkeypatch.setenv("DOVETAIL_COMPILE", str(int(not compiled)))
+    monkeypatch.setattr(distributions, "_hook", hook)
+    # auditwheel finds no library in it.
+    with pytest.raises(PlaneUnavailable, match="has no compiled core" if compiled else "auditwheel refuses"):
+        build_wheel(sdist, tmp_path / "wheel", EPOCH_S, lambda text: None, compiled=compiled)
+    assert asked == [str(int(compiled))]
 
 
 def test_times_come_from_the_environment_or_the_last_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
