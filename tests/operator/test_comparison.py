@@ -95,6 +95,8 @@ def test_there_is_a_difference_where_an_apply_would_change_something(
         ({"env": []}, {}),
         ({"hostNetwork": False}, {}),
         ({"ports": [{"containerPort": 1}]}, {"ports": [{"containerPort": 1, "protocol": "TCP"}, {"containerPort": 2}]}),
+        # Two elements have one key, as a port of TCP and of UDP may.
+        ({"ports": [{"port": 53, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]},) * 2,
         ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "a", "operator": "Equal"}]}),
     ],
 )
