@@ -91,8 +91,8 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
 
 
 def kept_wheel(report: Report) -> Path:
-    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources; its name
-    says for which Python and machine it is.
+    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources, for
+    this Python and this kind of machine, which its name has.
 
     Raises PlaneUnavailable."""
     # One that is there is taken also while a wheel of other sources is built, which takes minutes.

@@ -176,7 +176,7 @@ def test_another_python_has_a_wheel_of_its_own(wheels: Cache, monkeypatch: pytes
 def test_a_wheel_has_the_compiled_core_where_it_is_asked_for(
     compiled: bool, sdist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever DOVETAIL_COMPILE says to setup.py. Here the hook builds the kernel alone, as without mypy."""
+    """Whatever DOVETAIL_COMPILE is in the environment. Here the hook builds the kernel alone, as without mypy."""
     asked = list[str]()
 
     def hook(name: str, source: Path, target: Path, variables: dict[str, str]) -> str:
