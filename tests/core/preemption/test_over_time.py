@@ -39,8 +39,8 @@ def queue(name: str, gpus: int = 0, **more: object) -> ev.Event:
     return ev.QueueChanged(Queue(name, guarantee=(("gpu", 1000 * gpus),) if gpus else (), **more))
 
 
-def life(*events: ev.Event, least_ms: int = STEP_MS) -> Life:
-    made = Life(State(Policy(fabric=())), grace_ms=30_000, least_ms=least_ms)
+def life(*events: ev.Event, least_ms: int = STEP_MS, **policy: object) -> Life:
+    made = Life(State(Policy(fabric=(), **policy)), grace_ms=30_000, least_ms=least_ms)
     made.at(0, *events)
     return made
 
@@ -126,6 +126,18 @@ def test_the_odd_gpu_does_not_change_hands(gpus: int, queues: int, half_life_ms:
         made.at(0, *(ev.PodChanged(pod(f"p{number}-{i}", 1, f"q{number}", created_ms=i + 1)) for i in range(gpus)))
     made.live(12 * HOUR_MS)
     assert len(made.evicted) <= gpus
+
+
+@pytest.mark.parametrize("weights", [(1, 2), (1, 3), (2, 3)])
+def test_the_only_gpu_stays_where_it_is_although_more_of_it_is_due_to_another(weights: tuple[int, int]) -> None:
+    """Whoever holds it has more than is due: to take it would only reverse which queue waits for its due."""
+    made = life(node("a", 1), least_ms=LONG_MS, history_milli=0)
+    for number, (name, weight) in enumerate(zip("xy", weights, strict=True), 1):
+        made.at(0, queue(name, weight=weight))
+        made.at(number * MINUTE_MS, ev.PodChanged(pod(name, 1, name, created_ms=number * MINUTE_MS)))
+    made.live(2 * HOUR_MS)
+    assert list(made.started_ms) == ["x"]
+    assert made.evicted == []
 
 
 def random_life(dice: random.Random, hours: int) -> tuple[Life, int]:
