@@ -251,6 +251,22 @@ def test_a_job_that_was_moved_is_left_alone_for_hours() -> None:
     assert max(moves.values(), default=0) <= 4
 
 
+def test_a_job_that_was_moved_counts_for_an_hour_and_is_left_alone_to_the_millisecond() -> None:
+    """Also while others are moved, which forgets what is over."""
+    world, others = in_pieces(), [pod("other0", 1), pod("other1", 1)]
+    world.submit(pod("w", 4))
+    world.live(SECOND_MS)
+    moves, [name], [at_ms] = world.state.moves, world.gave_way, world.state.moves.times_ms
+    again_ms = world.state.policy.move_again_ms
+    moved = world.state.workloads.pods[name]
+    assert [moves.left(20, at_ms + HOUR_MS - 1), moves.left(20, at_ms + HOUR_MS)] == [19, 20]
+    world.apply_events(*map(ev.PodChanged, others))
+    for number, later_ms in enumerate((again_ms // 2, again_ms - 1)):
+        moves.begin([(f"other{number}", "n0")], at_ms + later_ms, at_ms + again_ms, again_ms)
+        assert moves.moved_recently(moved, at_ms + later_ms, again_ms)
+    assert not moves.moved_recently(moved, at_ms + again_ms, again_ms)
+
+
 def test_a_checkpoint_keeps_what_is_on_the_move() -> None:
     world = in_pieces()
     world.submit(pod("w", 4))

@@ -103,6 +103,16 @@ def test_a_queue_that_has_used_its_budget_starts_no_job_until_the_next_period() 
     assert "after" in one.running
 
 
+def test_the_scheduler_wakes_when_a_budget_will_be_used_up_or_its_period_is_over() -> None:
+    one = world(limited("x", 6))
+    one.apply_events(job("long", "x", 2))
+    one.live(MINUTE_MS)
+    began_ms = one.state.workloads.pods["long"].bound_ms
+    assert one.state.shares.budgets.next_ms == began_ms + 3 * HOUR_MS
+    one.live(4 * HOUR_MS)
+    assert one.state.shares.budgets.next_ms == at("2024-10-05")
+
+
 def test_a_larger_budget_lets_jobs_start_at_once_and_without_hold_it_is_only_reported() -> None:
     one = world(limited("x", 0))
     one.apply_events(job("a", "x"))
