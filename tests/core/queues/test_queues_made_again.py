@@ -220,6 +220,21 @@ def test_a_queue_that_moves_is_charged_where_it_is_and_what_was_before_stays() -
     assert found["t"] == pytest.approx(0, abs=1e-3)
 
 
+def test_no_more_is_taken_back_above_than_was_charged_there() -> None:
+    """The pod ended before its queue moved; what a sibling used in the new parent stays."""
+    live = Live(Driven(gpu_node("n", 16)))
+    live.driven.at(NOW_MS)
+    for queue in (Queue("s"), Queue("t"), Queue("x", parent="s"), Queue("y", parent="t")):
+        live.put(replace(queue, half_life_ms=FOR_EVER_MS))
+    live.driven.at(live.now_ms, lone("p", queue="x"), lone("q", queue="y"))
+    live.advance(2 * HOUR_MS)
+    live.put(replace(live.objects["x"], parent="t"))
+    live.advance(3 * HOUR_MS)
+    live.driven.at(live.now_ms, ev.PodRemoved("p", NOW_MS + HOUR_MS))
+    found = {name: milli_ms / GPU_HOUR for name, (milli_ms, _) in used(live.driven).items()}
+    assert found == pytest.approx({"s": 2.0, "t": 5.0, "x": 1.0, "y": 5.0}, rel=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", seeds(1))
 def test_what_began_since_statuses_were_last_written_is_charged_equally(chunk: int) -> None:
