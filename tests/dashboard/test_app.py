@@ -12,8 +12,9 @@ from urllib.parse import quote
 import pytest
 from aiohttp import ClientSession
 
+from dovetail.dashboard import board as boards
 from dovetail.dashboard.access import OwnAccess, Right, wrong_namespace
-from dovetail.dashboard.board import PageBoard, Topic
+from dovetail.dashboard.board import PageBoard, Topic, Viewer
 from dovetail.dashboard.pages import PAGES
 from dovetail.dashboard.routes import topic_of
 from dovetail.dashboard.serve import bound, serving
@@ -224,6 +225,14 @@ async def test_a_window_has_its_rows_alone_and_the_files_have_all() -> None:
             assert len((await reply.text()).splitlines()) == 8
         async with client.get("/api/stream?on=jobs/first%3D1&on=jobs/first%3D2") as reply:
             assert reply.status == 400 and "one window" in (await reply.json())["error"]
+
+
+async def test_a_stream_of_a_window_for_which_there_is_no_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "MOST_WINDOWS", 1)
+    async with served(FakeSource(*WORLD)) as (client, board):
+        board.add(Viewer(frozenset({Topic("jobs", "first=1")})))
+        async with client.get("/api/stream?on=fleet&on=jobs/first%3D2") as reply:
+            assert reply.status == 429 and "1 pages are open" in (await reply.json())["error"]
 
 
 async def test_a_window_does_not_show_what_jobs_of_others_are_called() -> None:
