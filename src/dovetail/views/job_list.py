@@ -6,7 +6,8 @@ Rules
 - Why a job waits is what the next step of the scheduler finds for the first of it in queue order. Its start is that
   of `forecast`, if there is a look-ahead. A running job ends when the last of its pods is expected to end.
 - Of a window (`JobFilter.first`) no more than its own rows are made: jobs are found and sorted by what is needed for
-  that alone. It is the beginning of the whole list, searched and sorted by its rows.
+  that alone. It is the beginning of the whole list, searched and sorted by its rows. Why jobs wait is found where one
+  of the rows waits, or where that is searched or sorted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dovetail.core.labels import holds
 from dovetail.core.model import Pod, Requirement
 from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
-from dovetail.core.reasons import Expected, Sure, When
+from dovetail.core.reasons import Expected, Reason, Sure, When
 from dovetail.core.state import State
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.views.forecast_types import PLACED, Watch
@@ -41,6 +42,8 @@ _MINUTE = 60_000_000
 """In milli-GPU times ms."""
 _SURE = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _DIGITS = re.compile("([0-9]+)")
+_CODES = (PLACED.lower(), *(one.code.lower() for one in Reason))
+"""All that the reason of a job that waits can be."""
 
 
 class _Wait(Struct, frozen=True):
@@ -219,12 +222,14 @@ def _with_words(jobs: Sequence[KnownJob], words: Sequence[str], reasons: _Reason
     lower = list(dict.fromkeys(word.lower() for word in words))
     if not lower:
         return jobs
-    reasons.want(jobs)
+    in_codes = {word for word in lower if any(word in code for code in _CODES)}
+    missing = [(one, [word for word in lower if word not in one.shown]) for one in jobs]
+    # Why a job waits is costly to find, and has no other words.
+    reasons.want(one for one, lacking in missing if lacking and in_codes.issuperset(lacking))
     found = []
-    for one in jobs:
-        missing = [word for word in lower if word not in one.shown]
-        reason = reasons.of(one).reason.lower() if missing else ""
-        if all(word in reason for word in missing):
+    for one, lacking in missing:
+        reason = reasons.of(one).reason.lower() if lacking else ""
+        if all(word in reason for word in lacking):
             found.append(one)
     return found
 
