@@ -92,7 +92,8 @@ def jobs_of(
     _check(state, jobs, wanted)
     listed = [one for one in jobs if _admitted(state, one, wanted)]
     reasons = _Reasons(outlook, order, look_ahead=len(order) <= most_ahead)
-    found = _sorted(_with_words(listed, wanted.words, reasons), wanted, state, reasons)
+    named = _with_name_words(listed, wanted.name_words)
+    found = _sorted(_with_words(named, wanted.words, reasons), wanted, state, reasons)
     shown = found[: wanted.first] if wanted.first else found
     reasons.want(shown)
     rows = tuple(_row(state, outlook.now_ms, one, reasons) for one in shown)
@@ -107,7 +108,7 @@ def _elsewhere(state: State, every: Iterable[KnownJob], wanted: JobFilter) -> in
     """How many jobs of other namespaces the states and the queue of the filter admit, whatever the window; 0 if it is
     about more."""
     admits = JobFilter(states=wanted.states, queue=wanted.queue)
-    if replace(wanted, namespace="", words=(), sort="", descending=False, first=0) != admits:
+    if replace(wanted, namespace="", words=(), name_words=(), sort="", descending=False, first=0) != admits:
         return 0
     return sum(one.namespace != wanted.namespace and _admitted(state, one, admits) for one in every)
 
@@ -215,6 +216,12 @@ class _Reasons:
                 refusal = refusal_of(after.state, job.workload)
                 found[job.workload] = _Wait(refusal.reason.code, str(refusal), refusal.when)
         return found
+
+
+def _with_name_words(jobs: Sequence[KnownJob], words: Sequence[str]) -> Sequence[KnownJob]:
+    """The jobs whose names have these words."""
+    lower = [word.lower() for word in words]
+    return [one for one in jobs if all(word in one.name.lower() for word in lower)] if lower else jobs
 
 
 def _with_words(jobs: Sequence[KnownJob], words: Sequence[str], reasons: _Reasons) -> Sequence[KnownJob]:
