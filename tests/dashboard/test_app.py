@@ -12,8 +12,9 @@ from urllib.parse import quote
 import pytest
 from aiohttp import ClientSession
 
+from dovetail.dashboard import board as boards
 from dovetail.dashboard.access import OwnAccess, Right, wrong_namespace
-from dovetail.dashboard.board import PageBoard, Topic
+from dovetail.dashboard.board import PageBoard, Topic, Viewer
 from dovetail.dashboard.pages import PAGES
 from dovetail.dashboard.routes import topic_of
 from dovetail.dashboard.serve import bound, serving
@@ -184,6 +185,8 @@ async def test_a_stream_names_its_pages() -> None:
         ("jobs/first=1000&sort=-gpus&q=team-a%2Frun+b", Topic("jobs", "first=1000&sort=-gpus&q=team-a%2Frun+b")),
         ("jobs/first=200&q=" + "%F0%9F%A6%8A" * 100, Topic("jobs", "first=200&q=" + "%F0%9F%A6%8A" * 100)),
         ("jobs/first=200&q=" + "%F0%9F%A6%8A" * 101, None),
+        ("jobs/first=12&name=train", Topic("jobs", "first=12&name=train")),
+        ("jobs/first=12&q=" + "a" * 50 + "&name=" + "b" * 51, None),
         ("jobs/", None),
         ("jobs/first=0", None),
         ("jobs/first=1001", None),
@@ -210,6 +213,8 @@ async def test_a_window_has_its_rows_alone_and_the_files_have_all() -> None:
             ("first=2&sort=-job", ["team-b/secret-wait", "team-b/secret-name"], 7),
             ("first=2&sort=job&q=TEAM-A%2F+run-", ["team-a/run-9", "team-a/run-10"], 3),
             ("first=9&q=nothing", [], 0),
+            ("first=9&name=SECRET+wait", ["team-b/secret-wait"], 1),
+            ("first=9&name=waiting", [], 0),
         ):
             path = quote(query, safe="")
             async with client.get(f"/api/jobs/{path}.json") as reply:
@@ -226,11 +231,20 @@ async def test_a_window_has_its_rows_alone_and_the_files_have_all() -> None:
             assert reply.status == 400 and "one window" in (await reply.json())["error"]
 
 
+async def test_a_stream_of_a_window_for_which_there_is_no_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "MOST_WINDOWS", 1)
+    async with served(FakeSource(*WORLD)) as (client, board):
+        board.add(Viewer(frozenset({Topic("jobs", "first=1")})))
+        async with client.get("/api/stream?on=fleet&on=jobs/first%3D2") as reply:
+            assert reply.status == 429 and "1 pages are open" in (await reply.json())["error"]
+
+
 async def test_a_window_does_not_show_what_jobs_of_others_are_called() -> None:
     own = {"Authorization": "Bearer a"}
     async with served(FakeSource(*WORLD), OnlyTeamA()) as (client, _):
         for query, jobs in (
             ("first=5&q=secret", []),
+            ("first=5&name=secret", []),
             ("first=5&q=team-b", []),
             ("first=5&sort=-job", ["team-a/waits", "team-a/runs"]),
         ):

@@ -19,7 +19,7 @@ from dovetail.dashboard.sheets import Sheet
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import events_of
 from dovetail.kube.api.reviews import Refusal
-from dovetail.kube.objects.views import CAPACITIES, ViewDocument
+from dovetail.kube.objects.views import CAPACITIES, NODE_LISTS, ViewDocument
 from dovetail.kube.reading.views import ViewRequest
 from tests.dashboard.worlds import NOW_MS, FakeSource, node, pod
 
@@ -128,6 +128,35 @@ async def test_windows_that_nobody_has_before_him_make_room(monkeypatch: pytest.
     with pytest.raises(TooManyPages, match="3 pages are open"):
         await board.sheet(windows[4])
     assert (await board.sheet(FLEET)).status == 200
+
+
+async def test_a_page_that_is_forgotten_while_others_are_asked_for_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(boards, "MOST_WINDOWS", 1)
+    source, ask, asked, may = FakeSource(node("a")), FakeSource.ask, asyncio.Event(), asyncio.Event()
+    first, second = Topic("jobs", "first=1"), Topic("jobs", "first=2")
+
+    async def waits(self: FakeSource, request: ViewRequest) -> ViewDocument:
+        if request.resource == NODE_LISTS:
+            asked.set()
+            await may.wait()
+        return await ask(self, request)
+
+    async with running(source) as board:
+        stays, goes = Stream(board, FLEET), Stream(board, first)
+        await stays.until(lambda news: "fleet" in news["changed"])
+        await goes.until(lambda news: first.path in news["changed"])
+        monkeypatch.setattr(FakeSource, "ask", waits)
+        source.put(node("a"), node("b"))
+        await asked.wait()
+        await goes.events.aclose()
+        await board.sheet(second)
+        may.set()
+        await stays.until(lambda news: "fleet" in news["changed"])
+        source.put(node("a"), node("b"), node("c"))
+        await stays.until(lambda news: "fleet" in news["changed"])
+        await stays.events.aclose()
 
 
 async def test_a_source_that_is_away_leaves_the_page_and_is_reported_with_its_time() -> None:

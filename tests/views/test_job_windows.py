@@ -134,6 +134,35 @@ def test_a_window_is_the_whole_list_searched_sorted_and_cut(seed: int) -> None:
         assert window.looked_ahead == whole.looked_ahead
 
 
+def test_a_job_is_found_by_its_name_however_many_others_have_the_word_elsewhere() -> None:
+    runs = [pod(f"runs-{i}", 1, "n", user="train") for i in range(5)]
+    outlook = outlook_of(state_of(node("n"), *runs, pod("Train-1", 1, waits_ms=MINUTE)))
+    for wanted, found in (
+        (JobFilter(words=("train",), first=1), ["ns/runs-0"]),
+        (JobFilter(name_words=("TRAIN",), first=1), ["ns/Train-1"]),
+        (JobFilter(name_words=("ns/", "1"), first=9), ["ns/runs-1", "ns/Train-1"]),
+        (JobFilter(name_words=("1",), words=("running",), first=9), ["ns/runs-1"]),
+    ):
+        window = jobs_of(outlook, wanted, most_ahead=9)
+        assert isinstance(window, JobWindow)
+        assert ([row.job for row in window.jobs], window.total) == (found, 6)
+
+
+def test_words_that_no_reason_has_are_found_without_looking_ahead() -> None:
+    pods = [pod("runs", 1, "n"), *(pod(f"waits-{i}", 8, waits_ms=MINUTE) for i in range(3))]
+    for words, found, looked in (
+        (("runs",), ["ns/runs"], False),
+        (("zzz",), [], False),
+        (("nonode", "zzz"), [], False),
+        (("nonode",), [f"ns/waits-{i}" for i in range(3)], True),
+        (("waits-1",), ["ns/waits-1"], True),
+    ):
+        outlook = outlook_of(state_of(node("n"), *pods))
+        window = jobs_of(outlook, JobFilter(words=words, first=9), most_ahead=9)
+        assert [row.job for row in window.jobs] == found
+        assert ("ahead" in vars(outlook)) == looked, words
+
+
 def test_the_worlds_have_what_windows_are_about() -> None:
     lists = []
     for state, ended in map(world, range(WORLDS)):

@@ -227,6 +227,10 @@ class _Streams:
 
         if self._streams.total() >= MOST_STREAMS or (header and self._streams[header] >= MOST_OF_A_TOKEN):
             return failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
+        try:
+            self._board.keep(found)
+        except TooManyPages as error:
+            return failed(429, str(error))
         events = events_of(self._board, found, request.headers.get("last-event-id", ""), may)
 
         async def counted() -> AsyncIterator[ServerSentEvent]:

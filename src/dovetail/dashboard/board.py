@@ -184,10 +184,14 @@ class PageBoard:
         found = {topic.path: self._open[topic].silence for topic in topics if topic in self._open}
         return {path: one for path, one in found.items() if one is not None}
 
+    def keep(self, topics: Iterable[Topic]) -> None:
+        """Raises TooManyPages where there is no place for one of them."""
+        for topic in topics:
+            self._opened(topic)
+
     def add(self, viewer: Viewer) -> None:
         """Raises TooManyPages."""
-        for topic in viewer.topics:
-            self._opened(topic)
+        self.keep(viewer.topics)
         self._viewers[viewer] = None
         for viewed in self._viewed.values():
             viewed.set()
@@ -227,6 +231,9 @@ class PageBoard:
         """Ask again for what of these pages may have changed."""
         moments: dict[str, str] = {}
         for topic in topics:
+            # While others were asked for its viewers may have gone, and it may have been forgotten.
+            if not self._watched(topic):
+                continue
             kept, why, began_s = self._open[topic], "", time.monotonic()
             if kept.silence is not None and began_s < kept.retry_s:
                 continue

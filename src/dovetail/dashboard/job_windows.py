@@ -2,8 +2,8 @@
 """Which rows of the jobs a viewer has before it: the first so many, with words, sorted.
 
 Rules: a window is named by a query: `first=200&sort=-gpus&q=team-a%20run`, so that the page of it is a topic as others
-are. One that asks for more than MOST_FIRST rows or has a longer text than MOST_LETTERS is none: what it costs is
-bounded whatever a browser sends. All rows are in the files of the page.
+are; `name=train` has words of names alone. One that asks for more than MOST_FIRST rows or has a longer text than
+MOST_LETTERS is none: what it costs is bounded whatever a browser sends. All rows are in the files of the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_FIRST = 1_000
 MOST_LETTERS = 100
 LONGEST_WINDOW = 12 * MOST_LETTERS + 64
 """Of a letter there are up to twelve in an address."""
-_FIELDS = ("first", "sort", "q")
+_FIELDS = ("first", "sort", "q", "name")
 
 
 def window_of(text: str) -> JobFilter | None:
@@ -28,11 +28,13 @@ def window_of(text: str) -> JobFilter | None:
     except ValueError:
         return None
     asked = dict(pairs)
-    first, by, words = (asked.get(name, "") for name in _FIELDS)
+    first, by, words, names = (asked.get(name, "") for name in _FIELDS)
     down, sort = by.startswith("-"), by.removeprefix("-")
     known = len(asked) == len(pairs) and asked.keys() <= set(_FIELDS) and (not by or sort in SORTS)
-    if not (known and first.isascii() and first.isdecimal() and len(first) < 9 and len(words) <= MOST_LETTERS):
+    if not (known and first.isascii() and first.isdecimal() and len(first) < 9 and len(words + names) <= MOST_LETTERS):
         return None
     if not 0 < int(first) <= MOST_FIRST:
         return None
-    return JobFilter(first=int(first), sort=sort, descending=down, words=tuple(words.split()))
+    return JobFilter(
+        first=int(first), sort=sort, descending=down, words=tuple(words.split()), name_words=tuple(names.split())
+    )

@@ -6,7 +6,8 @@ Rules
 - Why a job waits is what the next step of the scheduler finds for the first of it in queue order. Its start is that
   of `forecast`, if there is a look-ahead. A running job ends when the last of its pods is expected to end.
 - Of a window (`JobFilter.first`) no more than its own rows are made: jobs are found and sorted by what is needed for
-  that alone. It is the beginning of the whole list, searched and sorted by its rows.
+  that alone. It is the beginning of the whole list, searched and sorted by its rows. Why jobs wait is found where one
+  of the rows waits, or where that is searched or sorted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dovetail.core.labels import holds
 from dovetail.core.model import Pod, Requirement
 from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.queues.types import GPU
-from dovetail.core.reasons import Expected, Sure, When
+from dovetail.core.reasons import Expected, Reason, Sure, When
 from dovetail.core.state import State
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.views.forecast_types import PLACED, Watch
@@ -41,6 +42,8 @@ _MINUTE = 60_000_000
 """In milli-GPU times ms."""
 _SURE = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _DIGITS = re.compile("([0-9]+)")
+_CODES = (PLACED.lower(), *(one.code.lower() for one in Reason))
+"""All that the reason of a job that waits can be."""
 
 
 class _Wait(Struct, frozen=True):
@@ -89,7 +92,8 @@ def jobs_of(
     _check(state, jobs, wanted)
     listed = [one for one in jobs if _admitted(state, one, wanted)]
     reasons = _Reasons(outlook, order, look_ahead=len(order) <= most_ahead)
-    found = _sorted(_with_words(listed, wanted.words, reasons), wanted, state, reasons)
+    named = _with_name_words(listed, wanted.name_words)
+    found = _sorted(_with_words(named, wanted.words, reasons), wanted, state, reasons)
     shown = found[: wanted.first] if wanted.first else found
     reasons.want(shown)
     rows = tuple(_row(state, outlook.now_ms, one, reasons) for one in shown)
@@ -104,7 +108,7 @@ def _elsewhere(state: State, every: Iterable[KnownJob], wanted: JobFilter) -> in
     """How many jobs of other namespaces the states and the queue of the filter admit, whatever the window; 0 if it is
     about more."""
     admits = JobFilter(states=wanted.states, queue=wanted.queue)
-    if replace(wanted, namespace="", words=(), sort="", descending=False, first=0) != admits:
+    if replace(wanted, namespace="", words=(), name_words=(), sort="", descending=False, first=0) != admits:
         return 0
     return sum(one.namespace != wanted.namespace and _admitted(state, one, admits) for one in every)
 
@@ -214,17 +218,25 @@ class _Reasons:
         return found
 
 
+def _with_name_words(jobs: Sequence[KnownJob], words: Sequence[str]) -> Sequence[KnownJob]:
+    """The jobs whose names have these words."""
+    lower = [word.lower() for word in words]
+    return [one for one in jobs if all(word in one.name.lower() for word in lower)] if lower else jobs
+
+
 def _with_words(jobs: Sequence[KnownJob], words: Sequence[str], reasons: _Reasons) -> Sequence[KnownJob]:
     """The jobs whose rows show these words."""
     lower = list(dict.fromkeys(word.lower() for word in words))
     if not lower:
         return jobs
-    reasons.want(jobs)
+    in_codes = {word for word in lower if any(word in code for code in _CODES)}
+    missing = [(one, [word for word in lower if word not in one.shown]) for one in jobs]
+    # Why a job waits is costly to find, and has no other words.
+    reasons.want(one for one, lacking in missing if lacking and in_codes.issuperset(lacking))
     found = []
-    for one in jobs:
-        missing = [word for word in lower if word not in one.shown]
-        reason = reasons.of(one).reason.lower() if missing else ""
-        if all(word in reason for word in missing):
+    for one, lacking in missing:
+        reason = reasons.of(one).reason.lower() if lacking else ""
+        if all(word in reason for word in lacking):
             found.append(one)
     return found
 

@@ -99,8 +99,8 @@ class JobFilter(Struct, frozen=True):
     these were made for, or patterns with * and ?. A queue stands also for those below it.
 
     With `first` the answer is a JobWindow of so many. Each of the `words` is a part of what a row shows in its columns
-    job, state, queue, user, nodes or reason, without regard to case. `sort` is one of SORTS; jobs that are equal in it
-    stay in the order of the list, also with `descending`."""
+    job, state, queue, user, nodes or reason, without regard to case, and each of the `name_words` a part of its name.
+    `sort` is one of SORTS; jobs that are equal in it stay in the order of the list, also with `descending`."""
 
     names: tuple[str, ...] = ()
     namespace: str = ""
@@ -113,6 +113,7 @@ class JobFilter(Struct, frozen=True):
     sort: str = ""
     descending: bool = False
     first: int = 0
+    name_words: tuple[str, ...] = ()
 
 
 SORTS = ("job", "state", "queue", "user", "gpus", "pods", "nodes", "submitted", "start", "end", "reason")

@@ -203,7 +203,8 @@ class ViewAnswers:
             raise BadQuestion(400, f"filter: {error}") from error
         if unknown := set(wanted.states) - set(STATES["all"]):
             raise BadQuestion(400, f"filter: {', '.join(sorted(unknown))} is no state: there are {_STATES}")
-        if wanted.sort not in ("", *SORTS) or len(wanted.words) > MOST_WORDS or not 0 <= wanted.first <= MOST_ASKED:
+        words = max(len(wanted.words), len(wanted.name_words))
+        if wanted.sort not in ("", *SORTS) or words > MOST_WORDS or not 0 <= wanted.first <= MOST_ASKED:
             bounds = f"words are at most {MOST_WORDS}, first is at most {MOST_ASKED}, sort is one of {', '.join(SORTS)}"
             raise BadQuestion(400, f"filter: {bounds}")
         if question.namespace and wanted.namespace not in ("", question.namespace):

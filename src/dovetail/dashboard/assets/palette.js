@@ -1,14 +1,12 @@
 // The palette (Ctrl-K): go to any page, job or node by a part of its name. The keys of all pages (?).
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/assets/core.js";
 import { read, readOnce, recorded } from "/assets/live.js";
-import { jobsPath } from "/assets/pages/jobs.js";
+import { namedPath } from "/assets/pages/jobs.js";
 import { go, jobLink, link, nodeLink } from "/assets/route.js";
 import { toggleTimes } from "/assets/times.js";
 
 const SHOWN = 12;
 const SETTLED_MS = 150;
-// Jobs are found by all that their rows show; the names among them are those that are looked for.
-const ASKED = 200;
 
 async function nodes() {
   const fleet = await read("fleet");
@@ -16,8 +14,8 @@ async function nodes() {
 }
 
 async function jobs(text) {
-  // The word that stands before all of them is not in their rows.
-  const found = await readOnce(jobsPath(text.toLowerCase().split(/\s+/).filter((word) => word && !"job".includes(word)).join(" "), "", ASKED));
+  // The word that stands before all of them is not in their names.
+  const found = await readOnce(namedPath(text.toLowerCase().split(/\s+/).filter((word) => word && !"job".includes(word)).join(" "), SHOWN));
   return (found?.document.page?.jobs ?? []).map((one) => ["job", one.job, jobLink(one.job)]);
 }
 

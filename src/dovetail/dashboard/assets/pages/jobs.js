@@ -10,14 +10,22 @@ const SHOWN = 3;
 const MOST_FIRST = 1000;
 const MOST_LETTERS = 100;
 
+// A letter of the server may be two of ours, and is not cut in its middle.
+const cut = (words) => [...words.trim()].slice(0, MOST_LETTERS).join("");
+
 // The data of a window: the first rows with these words, in this order.
 export function jobsPath(words = parameter("q"), sort = parameter("sort"), first = parameter("rows") ? MOST_FIRST : FIRST) {
   const found = new URLSearchParams({ first });
   if (COLUMNS.some((one) => one.key === sort.replace(/^-/, ""))) found.set("sort", sort);
-  // A letter of the server may be two of ours, and is not cut in its middle.
-  const letters = [...words.trim()].slice(0, MOST_LETTERS).join("");
+  const letters = cut(words);
   if (letters) found.set("q", letters);
   return `jobs/${found}`;
+}
+
+// The data of the first jobs with these words in their names.
+export function namedPath(words, first) {
+  const letters = cut(words);
+  return `jobs/${new URLSearchParams({ first, ...(letters ? { name: letters } : {}) })}`;
 }
 
 export function Nodes({ names }) {
