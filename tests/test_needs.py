@@ -14,6 +14,8 @@ from tests.paths import ROOT
 
 NEEDS_PLANE = "tests/tools/controlplane/test_command_line.py"
 WORKERS = ("-n", "2", "--dist", "worksteal")
+ONE_WORKER = ("-n", "1", "--dist", "worksteal")
+"""For a single test, which leaves nothing to the second: the worker and the process that sums up are two."""
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +27,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 @pytest.mark.slow
 def test_workers_list_at_the_end_which_tests_had_no_control_plane() -> None:
     """In one process tests/tools/controlplane/test_command_line.py has it."""
-    ended = run(*WORKERS, NEEDS_PLANE, "-m", "plane", CI="true", XDG_CACHE_HOME=os.devnull)
+    ended = run(*ONE_WORKER, NEEDS_PLANE, "-m", "plane", CI="true", XDG_CACHE_HOME=os.devnull)
     _, _, left_out = ended.stdout.partition("CONTROL PLANE TESTS DID NOT RUN")
     assert "1 tests need a real kube-apiserver and were not run:" in left_out, ended.stdout
     assert f"{NEEDS_PLANE}::" in left_out

@@ -51,7 +51,16 @@ STARTS: dict[str, Fault] = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is not about settling: the wait for a kubelet without running pods, once at each start of an agent, is
+    short. The tests of restarts have the whole."""
+    assert settling._UNSEEN_AFTER_S == 2.0
+    monkeypatch.setattr(settling, "_UNSEEN_AFTER_S", 0.3)
+
+
 @pytest.mark.plane
+@pytest.mark.usefixtures("soon_settled")
 async def test_a_start_with_slow_nvml_changes_nothing(crd: Plane, standin: Machine) -> None:
     machine = standin("dgx-a100")
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "slow") as seat:
@@ -155,6 +164,7 @@ async def test_a_pod_that_the_kubelet_never_shows_delays_others_for_seconds_only
 
 
 @pytest.mark.plane
+@pytest.mark.usefixtures("soon_settled")
 async def test_a_missing_driver_is_published_and_removes_nothing(
     crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +197,7 @@ async def test_a_missing_driver_is_published_and_removes_nothing(
 
 
 @pytest.mark.plane
+@pytest.mark.usefixtures("soon_settled")
 async def test_a_driver_that_goes_away_removes_no_label(crd: Plane, standin: Machine) -> None:
     machine = standin("dgx-a100")
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "going") as seat, seat.agent():
@@ -207,6 +218,7 @@ async def test_a_driver_that_goes_away_removes_no_label(crd: Plane, standin: Mac
 
 
 @pytest.mark.plane
+@pytest.mark.usefixtures("soon_settled")
 async def test_a_machine_without_gpus_is_published_with_none(crd: Plane, standin: Machine) -> None:
     machine = standin("dgx-a100")
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "taken-out") as seat:

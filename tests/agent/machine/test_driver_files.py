@@ -212,3 +212,26 @@ def test_an_imex_channel_is_added_if_it_exists(tmp_path: Path) -> None:
     (tmp_path / path.removeprefix("/")).touch()
     assert files.common(HOST, (0,)).device_nodes[-1].path == path
     assert files.lacks_channel((0,)) == ""
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_each_look_finds_what_has_come_and_gone_since_the_last(hook: bool, tmp_path: Path) -> None:
+    files = with_hook(tmp_path) if hook else driver_tree(tmp_path)
+    folder = tmp_path / LIBRARIES
+    before = files.common(HOST)
+    (folder / "libnvcuvid.so.535.129.03").touch()
+    (folder / "libnvcuvid.so.1").symlink_to("libnvcuvid.so.535.129.03")
+    (tmp_path / "usr/bin/nvidia-imex").touch()
+    paths = {mount.container_path for mount in files.common(HOST).mounts}
+    own = f"/{LIBRARIES}/libnvcuvid.so.535.129.03" if hook else "/usr/lib64/libnvcuvid.so.1"
+    assert {own, "/usr/bin/nvidia-imex"} <= paths
+    linked = any("libnvcuvid.so.1" in arg for one in files.common(HOST).hooks for arg in one.args)
+    assert linked == hook
+    for name in ("libnvcuvid.so.535.129.03", "libnvcuvid.so.1"):
+        (folder / name).unlink()
+    (tmp_path / "usr/bin/nvidia-imex").unlink()
+    assert files.common(HOST) == before
+    for name in ("libcuda.so.535.129.03", "libnvidia-ml.so.535.129.03"):
+        (folder / name).rename(folder / name.replace("535.129.03", "570.1"))
+    assert any("no libraries" in message for message in files.missing(HOST))
+    assert not any("no libraries" in message for message in files.missing(replace(HOST, driver="570.1")))

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dovetail.agent.cdi import READ_ONLY, DeviceNode, Edits, Hook, Mount
-from dovetail.agent.machine.driver_tree import DriverTree, SymbolicLink, names_of
+from dovetail.agent.machine.driver_tree import DriverTree, SymbolicLink
 from dovetail.agent.machine.host import Gpu, GpuInstance, Host
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -74,12 +74,12 @@ class DriverFiles:
         tree = DriverTree(self._root, host.driver)
         names = (*CONTROL_NODES, *(channel_path(number).removeprefix("/dev/") for number in channels))
         nodes = tuple(self._node(name) for name in names if (self._dev / name).exists())
-        cached, opened = tree.libraries(), tree.graphics_libraries()
+        cached, opened = tree.libraries, tree.graphics_libraries
         links = tree.links()
         hook = self._hook_program()
         if hook is None:
-            named = (mount for library in cached for mount in self._by_link_name(library))
-            linked = (mount for library in cached for mount in self._at_links(library, links))
+            named = (mount for library in cached for mount in self._by_link_name(library, tree))
+            linked = (mount for library in cached for mount in self._at_links(library, links, tree.names_of(library)))
             libraries: tuple[Mount, ...] = (*named, *linked)
         else:
             libraries = tuple(self._mount(library) for library in cached)
@@ -106,7 +106,7 @@ class DriverFiles:
         """What containers will lack, as messages for the log and for `dovetail agent inspect`."""
         messages = [f"{self._dev / name} does not exist: run `nvidia-modprobe -u -c 0`" for name in NEEDED_NODES
                     if not (self._dev / name).exists()]  # fmt: skip
-        if not DriverTree(self._root, host.driver).libraries():
+        if not DriverTree(self._root, host.driver).libraries:
             messages.append(
                 f"{self._root} has no libraries of driver {host.driver or '(unknown version)'}: programs without "
                 "libraries of their own will not find CUDA; set the driver's root"
@@ -200,17 +200,17 @@ class DriverFiles:
         inside = file.relative_to(self._root)
         return Mount(str(self._root_on_host / inside), path or f"/{inside}", options)
 
-    def _by_link_name(self, library: Path) -> Iterator[Mount]:
+    def _by_link_name(self, library: Path, tree: DriverTree) -> Iterator[Mount]:
         """Mounts of a library under the names that link to it, in the loader's directories (of Debian, and of
         others)."""
         below = "vdpau/" if library.parent.name == "vdpau" else ""
         for folder in _loader_folders():
-            for name in names_of(library) or (library.name,):
+            for name in tree.names_of(library) or (library.name,):
                 yield self._mount(library, f"/{folder}/{below}{name}")
 
-    def _at_links(self, library: Path, links: Iterable[SymbolicLink]) -> Iterator[Mount]:
+    def _at_links(self, library: Path, links: Iterable[SymbolicLink], sonames: tuple[str, ...]) -> Iterator[Mount]:
         """Mounts of a library in place of other links to it: names without a version, and names below its folder."""
-        own, names = f"/{library.parent.relative_to(self._root)}/", {library.name, *names_of(library)}
+        own, names = f"/{library.parent.relative_to(self._root)}/", {library.name, *sonames}
         for link in links:
             name = link.path.removeprefix(own)
             if link.path.startswith(own) and name not in names and Path(link.target).name in names:

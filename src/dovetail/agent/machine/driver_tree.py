@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
@@ -95,16 +96,24 @@ class SymbolicLink(Struct, frozen=True):
 
 
 class DriverTree:
-    """The driver of this version below `root`. If the version is "", no files are found."""
+    """The driver of this version below `root`. If the version is "", no files are found.
+
+    Folders and libraries are searched for once: each look at the files takes a new tree.
+    """
 
     def __init__(self, root: Path, version: str) -> None:
         self._root, self._version = root, version
+        self._listed: dict[Path, tuple[str, ...]] = {}
+        """The names in the folders of libraries."""
+        self._names: dict[Path, tuple[str, ...]] = {}
 
+    @cached_property
     def libraries(self) -> tuple[Path, ...]:
         """The libraries for the loader's cache. Each is listed once, also if folders are links to others."""
         patterns = (f"*.so.{self._version}", f"vdpau/*.so.{self._version}")
         return _once([*self._in_folders(patterns), *self._in_folders(_OTHER_LIBRARIES, links=False)])
 
+    @cached_property
     def graphics_libraries(self) -> tuple[Path, ...]:
         """The libraries that are opened by path: EGL platforms, and modules of an X server."""
         own = [*(f"{at}/nvidia/xorg" for at in self._relative_folders()), *self._xorg_folders()]
@@ -114,9 +123,20 @@ class DriverTree:
 
     def links(self) -> tuple[SymbolicLink, ...]:
         """The links by which the libraries are opened, without those that the loader's cache creates."""
-        special = (self._special(library) for library in (*self.libraries(), *self.graphics_libraries()))
-        named = (self._beside(library) for library in self.libraries())
+        special = (self._special(library) for library in (*self.libraries, *self.graphics_libraries))
+        named = (self._beside(library) for library in self.libraries)
         return tuple(dict.fromkeys(link for links in (*special, *named) for link in links))
+
+    def names_of(self, library: Path) -> tuple[str, ...]:
+        """The links beside a library by which it is opened: `libcuda.so.1` for `libcuda.so.570.1`."""
+        if library not in self._names:
+            start, real, folder = library.name.partition(".so")[0] + ".so.", library.resolve(), library.parent
+            if folder not in self._listed:
+                self._listed[folder] = tuple(sorted(file.name for file in folder.iterdir()))
+            names = (name for name in self._listed[folder] if name.startswith(start) and _SONAME.fullmatch(name))
+            links = (folder / name for name in names)
+            self._names[library] = tuple(one.name for one in links if one.is_symlink() and one.resolve() == real)
+        return self._names[library]
 
     def files(self) -> Iterator[tuple[Path, str]]:
         """Programs, firmware and configuration: each file with its path in the container."""
@@ -140,15 +160,15 @@ class DriverTree:
             if socket is not None:
                 yield socket
 
-    def _folders(self) -> Iterator[Path]:
+    @cached_property
+    def _folders(self) -> tuple[Path, ...]:
         """The folders with the driver's own libraries."""
-        for name in _LIBRARY_FOLDERS if self._version else ():
-            folder = self._root / name
-            if any((folder / f"{own}.so.{self._version}").exists() for own in ("libcuda", "libnvidia-ml")):
-                yield folder
+        own = tuple(f"{name}.so.{self._version}" for name in ("libcuda", "libnvidia-ml"))
+        places = (self._root / name for name in _LIBRARY_FOLDERS) if self._version else ()
+        return tuple(folder for folder in places if any((folder / name).exists() for name in own))
 
     def _relative_folders(self) -> Iterator[str]:
-        return (str(folder.relative_to(self._root)) for folder in self._folders())
+        return (str(folder.relative_to(self._root)) for folder in self._folders)
 
     def _xorg_folders(self) -> Iterator[str]:
         for at in self._relative_folders():
@@ -157,12 +177,12 @@ class DriverTree:
         yield from _XORG_FOLDERS
 
     def _in_folders(self, patterns: Iterable[str], *, links: bool = True) -> Iterator[Path]:
-        for folder in self._folders():
+        for folder in self._folders:
             found = sorted(file for pattern in patterns for file in folder.glob(pattern))
             yield from (file for file in found if links or not file.is_symlink())
 
     def _first(self, folders: Iterable[str], name: str) -> Path | None:
-        places = (self._root / folder / name for folder in folders)
+        places = (self._root.joinpath(folder, name) for folder in folders)
         return next((file for file in places if file.exists() and not file.is_dir()), None)
 
     def _firmware(self) -> Iterator[Path]:
@@ -179,7 +199,7 @@ class DriverTree:
 
     def _beside(self, library: Path) -> Iterator[SymbolicLink]:
         """The links that the host has beside the library."""
-        soname = next(iter(names_of(library)), "")
+        soname = next(iter(self.names_of(library)), "")
         if soname:
             yield SymbolicLink(self._inside(library, soname), library.name)
         stem = library.name.partition(".so")[0] + ".so"
@@ -188,13 +208,6 @@ class DriverTree:
 
     def _inside(self, library: Path, name: str) -> str:
         return str(Path("/", library.parent.relative_to(self._root), name))
-
-
-def names_of(library: Path) -> tuple[str, ...]:
-    """The links beside a library by which it is opened: `libcuda.so.1` for `libcuda.so.570.1`."""
-    stem, real = library.name.partition(".so")[0], library.resolve()
-    links = [each for each in library.parent.glob(f"{stem}.so.*") if each.is_symlink() and _SONAME.fullmatch(each.name)]
-    return tuple(sorted(link.name for link in links if link.resolve() == real))
 
 
 def _once(files: Iterable[Path]) -> tuple[Path, ...]:

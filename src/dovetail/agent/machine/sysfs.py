@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -229,7 +230,7 @@ class Sysfs:
 
     def _pci(self, name: str) -> PciDevice:
         folder = f"bus/pci/devices/{name}"
-        at = os.path.realpath(self._at(folder)).split("/")
+        at = _linked(self._at(folder), _ROOT)
         roots = [i for i, part in enumerate(at) if _ROOT.fullmatch(part)]
         numa = self._number(folder, "numa_node", default=-1)
         return PciDevice(
@@ -341,7 +342,7 @@ class Sysfs:
 
     def _bus_id_of(self, group: str, name: str) -> str:
         """The bus id of the nearest PCI device: the device itself, or the parent of a virtio device; "" without one."""
-        at = os.path.realpath(self._at(group, name, "device")).split("/")
+        at = _linked(self._at(group, name, "device"), _BUS_ID)
         return next((part for part in reversed(at) if _BUS_ID.fullmatch(part)), "")
 
     def _is_virtual(self, bus_id: str) -> bool:
@@ -392,6 +393,16 @@ class Sysfs:
             return int(text, 0)
         except ValueError:
             raise SysfsError(f"{self._at(*parts)}: {text!r} is not a whole number") from None
+
+
+def _linked(path: str, wanted: re.Pattern[str]) -> list[str]:
+    """The parts of the path to which a link leads, at least from the last part of this form on. The kernel's links lead
+    from one device to another without a detour, so the text of most is enough."""
+    with suppress(OSError):
+        parts = os.readlink(path).split("/")  # noqa: PTH115
+        if any(map(wanted.fullmatch, parts)):
+            return parts
+    return os.path.realpath(path).split("/")
 
 
 def _link_name(path: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from operator import le
+from operator import le, sub
 from typing import NamedTuple
 
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError, bits_of
@@ -47,6 +47,9 @@ class States:
         self._overlapping = [
             sum(1 << j for j, (low, high) in enumerate(spans) if low < end and start < high) for start, end in spans
         ]
+        self._whole = geometry.compute_slices, *geometry.engines
+        own = [(profile.compute_slices, *profile.engines) for profile in geometry.profiles]
+        self._needs = [own[i] for i, _ in geometry.instances]
         self.classes: dict[int, int] = {}
         self.following: list[tuple[tuple[int, int], ...]] = []
         self._numbers: dict[tuple[tuple[int, int], ...], int] = {}
@@ -75,24 +78,31 @@ class States:
         apart = (1 << len(self.geometry.instances)) - 1
         for bit in bits_of(state):
             apart &= ~self._overlapping[bit.bit_length() - 1]
+        left = self._left(state)
         for i, own in enumerate(self.of_profile):
-            if apart & own and self._shortage(state, i):
+            if apart & own and self._shortage(state, left, i):
                 apart &= ~own
         return apart
 
-    def _shortage(self, state: int, profile: int) -> str:
-        """What the card lacks for one more instance of a profile, at any start; "" where it lacks nothing."""
-        geometry, wanted = self.geometry, self.geometry.profiles[profile]
-        held = [geometry.profiles[i] for i, _ in geometry.members(state)]
-        left = geometry.compute_slices - sum(own.compute_slices for own in held)
-        if wanted.compute_slices > left:
-            return f"it needs {wanted.compute_slices} compute slices and {left} are left"
+    def _left(self, state: int) -> tuple[int, ...]:
+        """The compute slices and the engines of each kind that no instance has."""
+        left = self._whole
+        for bit in bits_of(state):
+            left = tuple(map(sub, left, self._needs[bit.bit_length() - 1]))
+        return left
+
+    def _shortage(self, state: int, left: tuple[int, ...], profile: int) -> str:
+        """What the card lacks for one more instance of a profile, at any start; "" where it lacks nothing. `left` is
+        that of the state."""
+        wanted = self.geometry.profiles[profile]
+        if wanted.compute_slices > left[0]:
+            return f"it needs {wanted.compute_slices} compute slices and {left[0]} are left"
         if (state & self.of_profile[profile]).bit_count() >= wanted.most:
             return f"a card can have {wanted.most} of it at most"
-        for i, kind in enumerate(wanted.engines._fields):
-            left = geometry.engines[i] - sum(own.engines[i] for own in held)
-            if wanted.engines[i] > left:
-                return f"it needs {wanted.engines[i]} of the engines ({kind}) and {left} are left"
+        for i, needed in enumerate(wanted.engines):
+            if needed > left[i + 1]:
+                kind = wanted.engines._fields[i]
+                return f"it needs {needed} of the engines ({kind}) and {left[i + 1]} are left"
         return ""
 
     def _room(self, number: int, own: int) -> int:
@@ -121,7 +131,7 @@ class States:
             return ""
         wanted = self.geometry.profiles[profile]
         at = " or ".join(map(str, wanted.starts))
-        return self._shortage(state, profile) or (
+        return self._shortage(state, self._left(state), profile) or (
             f"it needs {wanted.memory_slices} memory slices in a row from slice {at} on, and each such row is in use"
         )
 
@@ -131,7 +141,7 @@ class States:
         for profile, start in self.geometry.members(state):
             bit = self.geometry.bit(profile, start)
             if legal | bit not in self.classes:
-                reason = self._shortage(legal, profile) or "it overlaps another one"
+                reason = self._shortage(legal, self._left(legal), profile) or "it overlaps another one"
                 return f"{self.geometry.profiles[profile].name} at {start}: {reason}"
             legal |= bit
         return ""
