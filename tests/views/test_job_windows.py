@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from dovetail.core.state import State
 from dovetail.kube.translate.ended import EndedPod
 from dovetail.views.job_list import by_amounts, job_list, jobs_of
 from dovetail.views.job_states import STATES, WAITING
-from dovetail.views.job_types import SORTS, JobFilter, JobRow, JobTime, JobWindow
+from dovetail.views.job_types import SORTS, JobFilter, JobList, JobRow, JobTime, JobWindow
+from dovetail.views.known_jobs import UnfinishedJobs
 from dovetail.views.outlook import Outlook
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 
@@ -81,6 +83,13 @@ def outlook_of(state: State) -> Outlook:
     return Outlook(state, NOW, whole=True)
 
 
+@cache
+def known(seed: int) -> tuple[Outlook, UnfinishedJobs, list[EndedPod]]:
+    """The world of this seed, with what is worked out of it once for all questions, as the server of views keeps it."""
+    state, ended = world(seed)
+    return outlook_of(state), UnfinishedJobs(state), ended
+
+
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Every number by its amount, every other letter by itself."""
     return [(1, int(one), "") if one.isdigit() else (2, 0, one) for one in re.findall("[0-9]+|[^0-9]", text.lower())]
@@ -108,18 +117,20 @@ def shows(row: JobRow, word: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_a_window_is_the_whole_list_searched_sorted_and_cut(seed: int) -> None:
-    state, ended = world(seed)
-    outlook, dice = outlook_of(state), random.Random(seed)
+    (outlook, unfinished, ended), dice = known(seed), random.Random(seed)
+    lists = dict[tuple[JobFilter, int], JobList]()
     for _ in range(WINDOWS):
         namespace = dice.choice(("", "team-a"))
         wanted = JobFilter(namespace=namespace, states=dice.choice(((), (), (WAITING,), STATES["all"])))
         most = dice.choice((0, 100))
-        whole = jobs_of(outlook, wanted, ended, most_ahead=most, alone=bool(namespace))
+        if (whole := lists.get((wanted, most))) is None:
+            whole = jobs_of(outlook, wanted, ended, most_ahead=most, alone=bool(namespace))
+            lists[wanted, most] = whole
         asked = replace(
             wanted, words=tuple(dice.sample(WORDS, dice.choice((0, 0, 1, 1, 2)))), sort=dice.choice(("", *SORTS)),
             descending=dice.random() < 0.5, first=dice.choice((1, 3, 7, 1000)),
         )  # fmt: skip
-        window = jobs_of(outlook, asked, ended, most_ahead=most, alone=bool(namespace))
+        window = jobs_of(outlook, asked, ended, most_ahead=most, alone=bool(namespace), unfinished=unfinished)
         found = [row for row in whole.jobs if all(shows(row, word) for word in asked.words)]
         if asked.sort:
             # Bubbles: those that are equal never pass each other.
@@ -165,8 +176,8 @@ def test_words_that_no_reason_has_are_found_without_looking_ahead() -> None:
 
 def test_the_worlds_have_what_windows_are_about() -> None:
     lists = []
-    for state, ended in map(world, range(WORLDS)):
-        lists.append(jobs_of(outlook_of(state), JobFilter(), ended, most_ahead=100).jobs)
+    for outlook, unfinished, ended in map(known, range(WORLDS)):
+        lists.append(jobs_of(outlook, JobFilter(), ended, most_ahead=100, unfinished=unfinished).jobs)
     rows = [row for jobs in lists for row in jobs]
     assert {row.state for row in rows} == set(STATES["all"])
     for sort in SORTS:
