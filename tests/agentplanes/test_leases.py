@@ -9,7 +9,7 @@ from typing import Any
 from dovetail.agentplanes.facts import RequestKey
 from dovetail.agentplanes.leases import PlaneLeases
 from dovetail.agentplanes.wants import PodWant
-from dovetail.plane.fake import FakeClock
+from dovetail.plane.fake_clock import FakeClock
 from dovetail.plane.lease import NotGranted
 
 KEY = RequestKey("0123456789ab", PodWant(2))

@@ -8,7 +8,8 @@
 - `agent_plane`: the control plane of one agent; `lease`: what it holds; `negotiation`: one open request;
   `waiting`: for answers and news.
 - `options`: what to ask for; `policies`: which offer to take; `placement`: pods onto devices of held leases.
-- `broker`: what a broker has to do; `fake`: one in memory with the real rules, on a virtual clock, for tests.
+- `broker`: what a broker has to do; `fake`: one in memory with the real rules, on a virtual clock
+  (`fake_clock`), for tests.
 - `kubernetes`: the broker on a cluster; `cluster_clock`, `cluster_view`, `cluster_watches`: the scheduler's time, and
   what is known of the objects of a plane.
 """
@@ -36,7 +37,8 @@ from dovetail.plane.policies import (
 )
 
 if TYPE_CHECKING:
-    from dovetail.plane.fake import FakeBroker, FakeClock, FakeFault, FaultKind
+    from dovetail.plane.fake import FakeBroker, FakeFault, FaultKind
+    from dovetail.plane.fake_clock import FakeClock
     from dovetail.plane.kubernetes import KubernetesBroker, on_cluster
 
 __all__ = [
@@ -73,7 +75,7 @@ __all__ = [
     "place",
 ]
 _LATER = {
-    "FakeBroker": "fake", "FakeClock": "fake", "FakeFault": "fake", "FaultKind": "fake",
+    "FakeBroker": "fake", "FakeClock": "fake_clock", "FakeFault": "fake", "FaultKind": "fake",
     "KubernetesBroker": "kubernetes", "on_cluster": "kubernetes",
 }  # fmt: skip
 

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from dovetail.agent.machine import gpu_direct
 from dovetail.agent.machine.gpu_direct import obstacles
 from dovetail.agent.machine.host import Gpu, Obstacle
-from dovetail.agent.machine.sysfs import Hca, PciDevice, Sysfs, level
+from dovetail.agent.machine.pci_device import PciDevice, level
+from dovetail.agent.machine.sysfs import Hca, Sysfs
 from dovetail.core.devices.layout import BOARD, PIX, PXB
 from tools.standin import Standin
 from tools.standin.machine import pci_config

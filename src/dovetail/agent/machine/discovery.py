@@ -26,7 +26,8 @@ from dovetail.agent.machine.gpu_direct import obstacles
 from dovetail.agent.machine.gpus import GpuReader, Links, Observed
 from dovetail.agent.machine.host import Gpu, Host, HostNic, Sight, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import Hca, HostInterface, Port, Sysfs, SysfsError, level
+from dovetail.agent.machine.pci_device import level
+from dovetail.agent.machine.sysfs import Hca, HostInterface, Port, Sysfs, SysfsError
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
 
 UNLISTED_GPU = "is an NVIDIA GPU"

@@ -28,7 +28,7 @@ from msgspec import Struct
 from dovetail.agent.machine import nvml as codes
 from dovetail.agent.machine.host import Gpu, GpuFabric, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import SWITCH_CLASS, PciDevice
+from dovetail.agent.machine.pci_device import SWITCH_CLASS, PciDevice
 from dovetail.agent.mig.observer import ObserverError
 from dovetail.agent.mig.reading import LOST, ReadDivision, read
 

@@ -2,9 +2,6 @@
 """A machine as the kernel describes it in sysfs and procfs: PCI devices, NICs, NUMA nodes, CPUs.
 
 Rules
-- The distance of two devices follows from their places in the PCI tree, with the levels of `nvidia-smi topo`: PIX below
-  one switch, PXB across several bridges, PHB below one root complex, else NODE or SYS by their NUMA nodes. Two
-  functions of one device have the level BOARD.
 - A device without a NUMA node (-1) is on the machine's only NUMA node; on a machine with several its node is unknown.
 - A NUMA node may have memory and no CPUs, for example that of a Grace GPU. The kubelet counts such a node, but no
   process can run there. `zones` leaves it out.
@@ -12,7 +9,7 @@ Rules
   socket if a whole NUMA node shares the cache or there is no L3 cache (cAdvisor, addCacheInfo; cpumanager/topology).
 - A virtual function of a NIC (SR-IOV) is part of the NIC and not listed.
 - The character devices of an RDMA device are those whose `ibdev` names it. `rdma_cm` serves all of them.
-Sources: Documentation/ABI of the Linux kernel; NCCL, src/graph/topo (places of devices); cAdvisor v0.60, utils/sysinfo.
+Sources: Documentation/ABI of the Linux kernel; cAdvisor v0.60, utils/sysinfo.
 """
 
 from __future__ import annotations
@@ -22,21 +19,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
+from dovetail.agent.machine.pci_device import PciDevice
 from dovetail.core.devices.kubelet.inventory import Cpu
-from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN
 
 T = TypeVar("T")
-NVIDIA = 0x10DE
-DISPLAY_CLASSES = (0x0300, 0x0302)
-"""VGA and 3D controllers: the PCI classes of GPUs."""
-SWITCH_CLASS = 0x0680
-"""Other bridge: the PCI class of an NVSwitch."""
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NODE_DIR = re.compile(r"node(\d+)")
@@ -52,45 +43,6 @@ _LINK_TYPES = {1: "ether", 32: "infiniband"}
 
 class SysfsError(Exception):
     """A file of the kernel cannot be read; the message names the file and the reason."""
-
-
-class PciDevice(Struct, frozen=True):
-    """`place` is the path from the root complex (`pci0000:16`) through the bridges to the device. `kind` is the PCI
-    class without the programming interface. `driver` is "" if none is bound, `numa` None if it is unknown. `virtual`:
-    it is a virtual function."""
-
-    bus_id: str
-    vendor: int
-    kind: int
-    driver: str
-    numa: int | None
-    place: tuple[str, ...]
-    virtual: bool = False
-
-    @property
-    def root(self) -> str:
-        return self.place[0] if self.place else ""
-
-    @property
-    def is_gpu(self) -> bool:
-        return self.vendor == NVIDIA and self.kind in DISPLAY_CLASSES
-
-
-def level(a: PciDevice | None, b: PciDevice | None) -> int:
-    """The distance of two devices, a level of `core.devices.layout`; UNKNOWN if the place of one is unknown."""
-    if a is None or b is None or not a.place or not b.place:
-        return UNKNOWN
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.place, b.place, strict=False)))
-    if a.bus_id.partition(".")[0] == b.bus_id.partition(".")[0]:
-        return BOARD
-    if shared == 1:
-        return PHB
-    if shared:
-        # Below a switch are its port and the device.
-        return PIX if max(len(a.place), len(b.place)) - shared <= 2 else PXB
-    if a.numa is None or b.numa is None:
-        return UNKNOWN
-    return NODE if a.numa == b.numa else SYS
 
 
 class Port(Struct, frozen=True):

@@ -26,7 +26,8 @@ from msgspec import Struct
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.machine.host import Gpu, GpuEngines, GpuInstance, Host
-from dovetail.agent.machine.sysfs import NVIDIA, Sysfs
+from dovetail.agent.machine.pci_device import NVIDIA
+from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.publish.field_managers import FieldsWritten, writers
 from dovetail.core.devices.mig.geometry import resource_of
 from dovetail.core.model import GPU

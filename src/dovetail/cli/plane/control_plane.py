@@ -20,7 +20,8 @@ async def fake_plane(plane_id: str, nodes: int) -> AsyncIterator[AgentPlane]:
     import asyncio
 
     from dovetail.plane.agent_plane import AgentPlane
-    from dovetail.plane.fake import FakeBroker, FakeClock
+    from dovetail.plane.fake import FakeBroker
+    from dovetail.plane.fake_clock import FakeClock
 
     gpus = {f"fake-{number}": GPUS_PER_NODE for number in range(nodes)}
     broker = FakeBroker(gpus, FakeClock(time.time_ns() // 1_000_000))

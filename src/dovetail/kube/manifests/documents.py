@@ -5,7 +5,7 @@ Rules
 - A folder stands for the files that `folders` finds in it; a file that is named is read whatever it is called; "-" is
   standard input. What begins like gzip is unpacked.
 - What is no regular file may never end, or wait for ever for a writer: it is refused, but for what the shell has opened
-  for the command (/dev/stdin, and /dev/fd/63 of `<(...)`), which is read up to a bound, as standard input is.
+  for the command (/dev/stdin, and /dev/fd/63 of `<(...)`) and /dev/null. It is read up to a bound, as standard input is.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
 - `yaml_stream` reads YAML. As in Kubernetes, a field that is null is absent.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
@@ -33,7 +33,7 @@ STDIN = "-"
 MOST_UNPACKED = 2**30
 """Bytes: a snapshot of 10,000 nodes has less; a few kB of gzip data can have a thousand times as many."""
 
-_OPEN_FILES = "/dev/fd/", "/proc/self/fd/"
+_ENDING = "/dev/stdin", "/dev/fd/", "/proc/self/fd/", os.devnull
 _GZIP = b"\x1f\x8b"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
@@ -115,7 +115,7 @@ def _read(file: str, most_bytes: int) -> bytes:
     with FileIO(file, opener=_opened) as stream:
         number = stream.fileno()
         if not stat.S_ISREG(os.fstat(number).st_mode):
-            if file != "/dev/stdin" and not file.startswith(_OPEN_FILES):
+            if not file.startswith(_ENDING):
                 raise ManifestError("is no regular file: pass it as standard input, with -", file)
             os.set_blocking(number, True)
             return _all_of(BufferedReader(stream), file, most_bytes)
