@@ -149,6 +149,7 @@ class Market:
         """The books are sound: no device twice, and what each live lease holds is placed on its devices."""
         state, cluster = self.state, self.state.cluster
         assert cluster.check() == []
+        there = [name for name, slot in cluster.nodes.slots.items() if cluster.nodes.records[slot] is not None]
         for live in state.leases.live.values():
             held: dict[str, set[int]] = {}
             for uid in [*live.whole, *live.inside]:
@@ -159,7 +160,6 @@ class Market:
             wanted: dict[str, set[int]] = {}
             for holding in live.lease.holdings:
                 wanted.setdefault(holding.node, set()).update(holding.devices)
-            there = [name for name, slot in cluster.nodes.slots.items() if cluster.nodes.records[slot] is not None]
             assert all(held[node] == wanted[node] for node in wanted if node in there), live.lease.id
         for plane_id, request_id in state.requests.offered.items():
             assert state.requests.negotiations[request_id].request.plane == plane_id

@@ -76,6 +76,9 @@ def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Ver
         if len(slots):
             remaining[slots] = False
             found.append(Verdict(reason, when, slots, detail, nearest))
+            if not remaining.any():
+                # No node is left that a later rule could count.
+                return found
     if scope is not None:
         outside = remaining.copy()
         outside[scope] = False
@@ -134,7 +137,9 @@ def _taints(cluster: Cluster, pod: Pod) -> Iterator[tuple[Taint, Mask]]:
         if taint is not None:
             by_taint.setdefault(taint, []).append(number)
     for taint, numbers in by_taint.items():
-        yield taint, np.isin(nodes.taint_ids, numbers)
+        refused = np.zeros(len(nodes.taint_sets), dtype=np.bool_)
+        refused[numbers] = True
+        yield taint, refused[nodes.taint_ids]
 
 
 def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
