@@ -4,8 +4,8 @@
 Rules
 - A folder stands for the files that `folders` finds in it; a file that is named is read whatever it is called; "-" is
   standard input. What begins like gzip is unpacked.
-- What is no regular file may never end, or wait for ever for a writer: it is refused, but for what the shell has opened
-  for the command (/dev/stdin, and /dev/fd/63 of `<(...)`) and /dev/null. It is read up to a bound, as standard input is.
+- What is no regular file may never end, or wait for ever for a writer. It is refused, but for /dev/null and what the
+  shell has opened for the command (/dev/stdin, /dev/fd/63 of `<(...)`), which is read up to a bound, as standard input.
 - A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
 - `yaml_stream` reads YAML. As in Kubernetes, a field that is null is absent.
 - The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
