@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -13,53 +10,8 @@ from importlib.metadata import packages_distributions
 import pytest
 
 from dovetail.cli.extras import EXTRAS
+from tests.cli.calls import each_call
 from tests.paths import ROOT
-
-WITHOUT = """
-import json, os, sys, traceback
-from contextlib import suppress
-from importlib import import_module
-from dovetail.cli import main
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name in missing:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-missing, calls = json.loads(sys.argv[1])
-sys.meta_path.insert(0, Missing())
-for number, call in enumerate(calls):
-    files = [os.memfd_create(f"{number}") for _ in range(2)]
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        sys.argv = ["dovetail", *call]
-        for stream, file in enumerate(files, 1):
-            os.dup2(file, stream)
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        except Exception:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with open(writing, "w") as channel:
-            json.dump([code, list(sys.modules)], channel)
-        os._exit(0)
-    os.close(writing)
-    with open(reading) as channel:
-        code, modules = json.load(channel)
-    os.waitpid(child, 0)
-    print(json.dumps([code, *(os.pread(file, 1 << 24, 0).decode() for file in files)]), flush=True)
-    # The next calls start with what this one has imported.
-    for module in modules:
-        if module not in sys.modules:
-            with suppress(Exception):
-                import_module(module)
-"""
 
 
 @cache
@@ -67,9 +19,8 @@ def without(
     missing: tuple[str, ...], calls: tuple[tuple[str, ...], ...]
 ) -> dict[tuple[str, ...], tuple[int, str, str]]:
     """Of each call, each in a process of its own, without these modules: exit code, output and errors."""
-    argv = [sys.executable, "-c", WITHOUT, json.dumps([missing, calls])]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
-    return dict(zip(calls, (tuple(json.loads(line)) for line in done.stdout.splitlines()), strict=True))
+    ends = each_call(calls, missing=missing)
+    return {call: (end.code, end.printed, end.errors) for call, end in zip(calls, ends, strict=True)}
 
 
 ALL = tuple(module for modules in EXTRAS.values() for module in modules)

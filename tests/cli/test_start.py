@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
@@ -20,6 +17,7 @@ from dovetail.core.policy import Policy
 from dovetail.jobs.manifests import NEW_KINDS
 from dovetail.kube.translate.quarantine_budget import budget_of
 from dovetail.sim.policies import POLICIES
+from tests.cli.calls import each_call
 
 HEAVY = (
     *("aiohttp", "asyncio", "httptools", "numpy", "prometheus_client", "rich.progress", "sqlite3", "ssl", "uvloop"),
@@ -31,45 +29,12 @@ CORE = ("dovetail.core.state", "kubecel", "numpy")
 """What computes answers; a command that only prints them needs none of it."""
 ANSWER = (*CORE, "dovetail.core.model", "rich.console", "rich.markup", "uvloop")
 """Besides, the records of the core, what draws on a terminal, and an event loop for more than a request or two."""
-HELP = """
-import json, os, sys
-from contextlib import suppress
-from importlib import import_module
-from dovetail.cli import main
-
-heavy, calls = json.loads(sys.argv[1])
-answer, sys.stdout, sys.stderr = sys.stdout, open(os.devnull, "w"), open(os.devnull, "w")
-for call in calls:
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        sys.argv = ["dovetail", *call]
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        found = [module for module in heavy if module in sys.modules]
-        print(json.dumps([call, code, found]), file=answer, flush=True)
-        with open(writing, "w") as channel:
-            json.dump([] if found else list(sys.modules), channel)
-        os._exit(0)
-    os.close(writing)
-    # What is not heavy need not be imported by each call: the next ones start with what this one has. A heavy library
-    # is in no call that is taken over, so a later one still has to import it itself.
-    with open(reading) as channel:
-        for module in json.load(channel):
-            if module not in sys.modules:
-                with suppress(Exception):
-                    import_module(module)
-    os.wait()
-"""
 
 
 def imported(calls: list[list[str]], heavy: tuple[str, ...] = HEAVY) -> list[tuple[list[str], int, list[str]]]:
     """Of each call, each in a process of its own: the exit code, and what it imported of these modules."""
-    argv = [sys.executable, "-c", HELP, json.dumps([heavy, calls])]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    ends = each_call(calls, heavy)
+    return [(call, end.code, end.found) for call, end in zip(calls, ends, strict=True)]
 
 
 @pytest.mark.slow
