@@ -347,31 +347,31 @@ class _Asking:
 
     async def __call__(
         self, resource: Resource, kind: type[T], query: Mapping[str, str] = _NO_QUERY, name: str = "",
-        *, seldom: bool = False, own: bool = False,
+        *, seldom: bool = False, shared: bool = True,
     ) -> T:  # fmt: skip
-        shown, (namespace, _, short) = self._topic.namespace, name.partition("/") if name else ("", "", "")
-        if shown and namespace not in ("", shown):
-            raise NoSuchObject(f"only names of namespace {shown} are shown")
+        own, (namespace, _, short) = self._topic.namespace, name.partition("/") if name else ("", "", "")
+        if own and namespace not in ("", own):
+            raise NoSuchObject(f"only names of namespace {own} are shown")
         key = resource.plural, name, tuple(sorted(query.items()))
         if key not in self._known:
-            slow = self._slow.kept.get((shown, *key)) if seldom else None
+            slow = self._slow.kept.get((own, *key)) if seldom else None
             if slow is not None and not self._whole:
                 self.again_s = max(slow.due_s, time.monotonic())
                 return decode_json(slow.document.answer, kind)
             if seldom and self._soon:
                 self.again_s = time.monotonic()
                 raise NotYet
-            asked = ViewRequest(resource, namespace or shown, short, query, alone=bool(shown))
+            asked = ViewRequest(resource, namespace or own, short, query, alone=bool(own))
             began_s, cpu_s = time.monotonic(), time.process_time()
             found = await self._source.ask(asked)
-            if own:
+            if not shared:
                 self.as_of_ms = found.as_of_ms
                 return decode_json(found.answer, kind)
             while len(self._known) >= MOST:
                 del self._known[next(iter(self._known))]
             self._known[key] = found
             if seldom:
-                self._slow.took((shown, *key), self._known[key], time.monotonic() - began_s)
+                self._slow.took((own, *key), self._known[key], time.monotonic() - began_s)
                 self._slow.cpu_s += time.process_time() - cpu_s
         found = self._known[key]
         self.as_of_ms = found.as_of_ms

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of the jobs a viewer has before it: the first so many, with words, sorted.
+"""A window of the page Jobs: the first jobs that match a search, in a sort order.
 
-Rules: a window is named by a query: `first=200&sort=-gpus&q=team-a%20run`, so that the page of it is a topic as others
-are; `name=train` has words of names alone. One that asks for more than MOST_FIRST rows or has a longer text than
-MOST_LETTERS is none: what it costs is bounded whatever a browser sends. All rows are in the files of the page.
+Rules
+- The name of a window is a query, `first=200&sort=-gpus&q=team-a%20run`, so that its page is a topic as others are. `q`
+  searches what rows show, `name` the names of jobs alone.
+- A window has at most MOST_FIRST rows, and its search at most MOST_LETTERS letters: its cost is bounded. The files
+  of the page have all rows.
 """
 
 from __future__ import annotations

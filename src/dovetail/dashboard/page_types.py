@@ -305,13 +305,13 @@ class NotYet(Exception):
 class Asking(Protocol):
     """Asks for an answer as a `kind`; of one object where it has a `name`, NAMESPACE/NAME. With `seldom` one that takes
     long may be older, and `again_s` is then not 0. Raises SourceAway, NoSuchObject, JsonError, and with `seldom`
-    NotYet. An answer that no other page asks for is `own`, and is not kept for them."""
+    NotYet. An answer that no other page asks for is not `shared`: it is not kept for them."""
 
     again_s: float
 
     async def __call__(
         self, resource: Resource, kind: type[T], query: Mapping[str, str] = ..., name: str = ..., *, seldom: bool = ...,
-        own: bool = ...,
+        shared: bool = ...,
     ) -> T: ...  # fmt: skip
 
 

@@ -111,7 +111,7 @@ async def jobs_in_window(ask: Asking, fabric: Sequence[str], name: str) -> JobsI
     window = window_of(name)
     if window is None:
         raise NoSuchObject("there is no such window of the jobs")
-    found = await ask(JOB_LISTS, JobWindow, _job_query(window), own=True)
+    found = await ask(JOB_LISTS, JobWindow, _job_query(window), shared=False)
     return JobsInWindow(tuple(map(_listed, found.jobs)), found.elsewhere, total=found.total, found=found.found)
 
 

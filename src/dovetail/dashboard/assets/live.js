@@ -250,8 +250,9 @@ export async function readOnce(path) {
 }
 
 // The page at a path, kept up to date while it is shown: {document, status}, null until it is there. With `everyMs` no
-// stream tells of it: it is read so often, or with 0 once. Of a `window` the one before stays until it is there.
-export function useSheet(path, everyMs, window = false) {
+// stream tells of it: it is read so often, or with 0 once. Of a window (`inWindow`) the one
+// before stays until it is there.
+export function useSheet(path, everyMs, inWindow = false) {
   useLive();
   const key = keyOf(path);
   const shown = useRef(null);
@@ -273,13 +274,13 @@ export function useSheet(path, everyMs, window = false) {
       const count = wanted.get(path) - 1;
       if (count) wanted.set(path, count);
       else wanted.delete(path);
-      if (window && !count) sheets.delete(key);
+      if (inWindow && !count) sheets.delete(key);
       setTimeout(renew);
     };
   }, [key]);
   if (!has) return NO_HISTORY;
   const found = sheets.get(key);
-  if (!recorded && !window) return found ?? null;
+  if (!recorded && !inWindow) return found ?? null;
   // Until the page of another time is there, the one before stays.
   if (found) shown.current = { found, viewer };
   return shown.current?.viewer === viewer ? shown.current.found : null;

@@ -103,9 +103,9 @@ function useSettled(value) {
 }
 
 function Page({ place }) {
-  const window = WINDOWS.has(place.page);
+  const inWindow = WINDOWS.has(place.page);
   const settled = useSettled(place.data);
-  const sheet = useSheet(window ? settled : place.data, POLLED[place.page], window);
+  const sheet = useSheet(inWindow ? settled : place.data, POLLED[place.page], inWindow);
   if (live.refused) return html`<${Access} />`;
   const Shown = SHOWN[place.page];
   if (recorded && place.page === "fleet" && parameter("view") !== "table") return html`<${Fleet} page=${sheet?.document.page} grid=${html`<${FilmGrid} />`} />`;

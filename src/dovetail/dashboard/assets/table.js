@@ -41,21 +41,21 @@ function classOf(column, row) {
 }
 
 // columns: {key, title, value(row), cell(row), num}. `filter` false: a small table beside others, as it is.
-// A column without a value in any row is left out. Of a `window` {total, found, most} the rows are those that the server
-// has found and sorted; it gives no more than `most`.
-export function Table({ caption, columns: every, rows, path, noun = "row", filter = true, empty, window }) {
+// A column without a value in any row is left out. With `served` {total, found, most} the server has searched and
+// sorted the rows, and gives no more than `most`.
+export function Table({ caption, columns: every, rows, path, noun = "row", filter = true, empty, served }) {
   const [whole, showWhole] = useState(false);
-  const total = window ? window.total : rows.length;
+  const total = served ? served.total : rows.length;
   if (!total && empty) return empty;
   const [, down, by] = /^(-?)(.*)$/.exec(filter ? parameter("sort") : "");
-  const columns = every.filter((one) => !rows.length || (window && one.key === by) || rows.some((row) => !without(one, row)));
+  const columns = every.filter((one) => !rows.length || (served && one.key === by) || rows.some((row) => !without(one, row)));
   const column = columns.find((one) => one.key === by);
   const asked = filter ? words() : [];
-  let found = window ? rows : rows.filter((row) => asked.every((word) => textOf(row, columns).includes(word)));
-  if (column && !window) found = [...found].sort((a, b) => compared(column.value(a), column.value(b)) * (down ? -1 : 1));
-  const shown = whole || window ? found : found.slice(0, FIRST);
-  const all = window ? window.found : found.length;
-  const more = window ? Math.min(window.most, all) : all;
+  let found = served ? rows : rows.filter((row) => asked.every((word) => textOf(row, columns).includes(word)));
+  if (column && !served) found = [...found].sort((a, b) => compared(column.value(a), column.value(b)) * (down ? -1 : 1));
+  const shown = whole || served ? found : found.slice(0, FIRST);
+  const all = served ? served.found : found.length;
+  const more = served ? Math.min(served.most, all) : all;
   const sort = (key) => setParameter("sort", by !== key ? key : down ? "" : `-${key}`);
   return html`<div class="table">
     ${filter && html`<div class="bar"><${Filter} label=${`Filter ${noun}s`} />
@@ -70,7 +70,7 @@ export function Table({ caption, columns: every, rows, path, noun = "row", filte
         data-title=${one.title}>${one.cell ? one.cell(row) : one.value(row)}</td>`)}</tr>`)}</tbody></table></div>
     ${!all && total > 0 && html`<p class="none">No ${noun} has ${asked.map((one) => `“${one}”`).join(" and ")}.
       ${" "}<button type="button" onClick=${() => setParameter("q", "")}>Show all</button></p>`}
-    ${more > shown.length && html`<p><button type="button" onClick=${() => (window ? setParameter("rows", "most") : showWhole(true))}>Show ${more < all ? `${more} of` : "all"} ${all} ${noun}s</button></p>`}
-    ${window && shown.length === window.most && all > shown.length && html`<p>The first ${shown.length} of ${all} ${noun}s. Filter them, or take all as CSV or JSON.</p>`}
+    ${more > shown.length && html`<p><button type="button" onClick=${() => (served ? setParameter("rows", "most") : showWhole(true))}>Show ${more < all ? `${more} of` : "all"} ${all} ${noun}s</button></p>`}
+    ${served && shown.length === served.most && all > shown.length && html`<p>The first ${shown.length} of ${all} ${noun}s. Filter them, or take all as CSV or JSON.</p>`}
   </div>`;
 }

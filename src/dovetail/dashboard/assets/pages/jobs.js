@@ -49,7 +49,7 @@ const COLUMNS = [
 
 export function Jobs({ page }) {
   const others = page.elsewhere ? `${count(page.elsewhere, "unfinished job")} of other namespaces ${page.elsewhere === 1 ? "is" : "are"} not shown.` : "";
-  return html`<${Table} caption="Jobs" columns=${COLUMNS} rows=${page.jobs} path="jobs" noun="job" window=${{ total: page.total, found: page.found, most: MOST_FIRST }} empty=${html`<${Empty}
+  return html`<${Table} caption="Jobs" columns=${COLUMNS} rows=${page.jobs} path="jobs" noun="job" served=${{ total: page.total, found: page.found, most: MOST_FIRST }} empty=${html`<${Empty}
     title="There is no job.">${others || html`<code>dovetail run --gpus 1 -- nvidia-smi</code> submits one; <code>dovetail demo --dashboard</code> shows some.`}<//>`} />
     ${page.total > 0 && others && html`<p>${others}</p>`}`;
 }
