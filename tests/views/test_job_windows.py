@@ -25,21 +25,8 @@ WORLDS, WINDOWS = 6, 25
 NAMES = ("run-2", "run-10", "RUN-3", "eval", "été", "a-007", "a-07", "b9z")
 QUEUES = ("", "low", "Low-2", "low-10", "lost")
 WORDS = (
-    "run",
-    "RUN",
-    "-1",
-    "team-a/",
-    "low",
-    "Waiting",
-    "wait",
-    "n1",
-    "nonodefits",
-    "oom",
-    "ann",
-    "é",
-    "x",
-    "team-b/run",
-)
+    "run", "RUN", "-1", "team-a/", "low", "Waiting", "wait", "n1", "nonodefits", "oom", "ann", "é", "x", "team-b/run",
+)  # fmt: skip
 
 
 def world(seed: int) -> tuple[State, list[EndedPod]]:

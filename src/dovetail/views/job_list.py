@@ -122,9 +122,9 @@ def _check(state: State, jobs: Sequence[KnownJob], wanted: JobFilter) -> None:
             raise JobNotFound(f"there is no job {name}{near}")
     if wanted.queue and all(one.queue != wanted.queue for one in jobs):
         queue_named(state, wanted.queue)
-    nodes = sorted(state.cluster.nodes.slots)
+    nodes = state.cluster.nodes.slots
     if wanted.node and not any(fnmatchcase(node, wanted.node) for node in nodes):
-        raise JobNotFound(f"node {wanted.node} does not exist{nearest(wanted.node, nodes)}")
+        raise JobNotFound(f"node {wanted.node} does not exist{nearest(wanted.node, sorted(nodes))}")
 
 
 def _admitted(state: State, one: KnownJob, wanted: JobFilter) -> bool:

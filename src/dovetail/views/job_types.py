@@ -118,5 +118,4 @@ class JobFilter(Struct, frozen=True):
 
 SORTS = ("job", "state", "queue", "user", "gpus", "pods", "nodes", "submitted", "start", "end", "reason")
 """By what a JobWindow can be sorted: texts with the numbers in them by their amount, and times that are not known
-first. `gpus` is the amount that they count, `pods` how many of
-them have a node."""
+first. `gpus` is the amount that they count, `pods` how many of them have a node."""
