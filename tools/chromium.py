@@ -44,7 +44,7 @@ def cache_dir() -> Path:
 
 
 def build(report: Report) -> Path:
-    """The program, unpacked if it is not there (a minute, 93 MiB to download). Raises PlaneUnavailable."""
+    """The program, unpacked if it is not there (a minute, about 95 MiB to download). Raises PlaneUnavailable."""
     for name in NAMES:
         if found := shutil.which(name):
             return Path(found)

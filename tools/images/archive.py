@@ -79,11 +79,7 @@ def manifest(image: Image) -> bytes:
             "mediaType": f"{_MEDIA}.manifest.v1+json",
             "config": _descriptor(f"{_MEDIA}.config.v1+json", configuration(image)),
             "layers": [
-                {
-                    "mediaType": f"{_MEDIA}.layer.v1.tar+gzip",
-                    "digest": layer.compressed_digest,
-                    "size": len(layer.compressed),
-                }
+                _descriptor(f"{_MEDIA}.layer.v1.tar+gzip", layer.compressed, layer.compressed_digest)
                 for layer in image.layers
             ],
             "annotations": dict(image.labels),
@@ -129,8 +125,8 @@ def _tar(files: Mapping[str, bytes], epoch_s: int) -> bytes:
     return target.getvalue()
 
 
-def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": digest(content), "size": len(content)}
+def _descriptor(media_type: str, content: bytes, known_digest: str = "") -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": known_digest or digest(content), "size": len(content)}
 
 
 def _blob(content_digest: str) -> str:
