@@ -107,7 +107,7 @@ class _Pass:
         self._lost, self._switching, self._in_turn = _OnGpus(), _OnGpus(), _OnGpus()
         """Instances by state: lost; switching; awake, within their turn."""
         self._over: defaultdict[str, deque[TurnTaker]] = defaultdict(deque)
-        """By GPU, the awake instances whose turn is over. The one that has been awake for longest comes first."""
+        """The awake instances of each GPU whose turn is over, those first that have been awake longest."""
         self._could_free: Counter[str] = Counter()
         """By GPU, the memory of the instances in `_over` that are not to sleep."""
         for one in self._all:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the machine anew for each look: NVML, sysfs, and the MIG instances that another process observes."""
+"""Reads the machine from NVML, sysfs and the MIG observer. No read uses cached values of an earlier one."""
 
 from __future__ import annotations
 
