@@ -34,10 +34,10 @@ class SimulatedHistory:
         facts |= {uid: PodFact(outcome=outcome, code=_CODES.get(outcome, "")) for uid, outcome in ends.items()}
         self._collected.add(self._timeline.advance(state, now_ms, Seen(touched, {}, facts)))
         if self._collected.size >= _AT_ONCE:
-            self._collected.write(self._write)
+            self.finish()
 
     def finish(self) -> None:
-        self._collected.write(self._write)
+        self._write(self._collected.take())
 
 
 _CODES: Mapping[Outcome, str] = {"Failed": "NodeFailed"}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dovetail.history.records import HistoryBatch
@@ -36,13 +35,16 @@ class Collected:
         self._use += batch.use
         self._gaps += batch.gaps
 
-    def write(self, write: Callable[[HistoryBatch], None]) -> dict[str, int]:
-        """Write all of it, and forget it. Returns the numbers of records by kind. After an error it is still here."""
-        pods = list(self._pods.values())
-        write(HistoryBatch(self.until_ms, self._spans, self._holds, pods, self._use, self._gaps))
-        written = {
-            "span": len(self._spans), "hold": len(self._holds), "pod": len(pods), "use": len(self._use),
-            "gap": len(self._gaps),
-        }  # fmt: skip
+    def take(self) -> HistoryBatch:
+        """All of it, which is forgotten here."""
+        taken = HistoryBatch(self.until_ms, self._spans, self._holds, list(self._pods.values()), self._use, self._gaps)
         self._spans, self._holds, self._pods, self._use, self._gaps = [], [], {}, [], []
-        return written
+        return taken
+
+    def put_back(self, taken: HistoryBatch) -> None:
+        """Collect again what could not be written, before all that came since."""
+        self._spans = [*taken.spans, *self._spans]
+        self._holds = [*taken.holds, *self._holds]
+        self._pods = {record.uid: record for record in taken.pods} | self._pods
+        self._use = [*taken.use, *self._use]
+        self._gaps = [*taken.gaps, *self._gaps]

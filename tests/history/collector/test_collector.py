@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import aiohttp
 import pytest
 import yaml
 
+from dovetail.history.collector.collector import Collector, Seeing
 from dovetail.history.collector.run import CollectorOptions, run
 from dovetail.history.prometheus.reader import PrometheusReader
-from dovetail.history.records import Gap, Period, PodRecord
+from dovetail.history.records import Gap, HistoryBatch, Period, PodRecord, UseHour
 from dovetail.history.sqlite.reader import SqliteReader
 from dovetail.history.store import StoreError
 from dovetail.history.timeline import NOT_RUN
@@ -264,3 +266,102 @@ async def test_on_the_real_api_server_it_needs_only_its_role(plane: Plane, tmp_p
     assert [(one.gpu, one.named) for one in holds] == [(f"{name}/0", False), (f"{name}/1", False)]
     assert all(record.bound_ms <= one.start_ms < one.end_ms for one in holds)
     assert len(spans) == 8
+
+
+class SlowStore:
+    """A store whose `write` or `retain` goes on until it may end. `used` has the begin and the end of each use."""
+
+    def __init__(self, slow: str) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.written: list[HistoryBatch] = []
+        self.broken = False
+        self.used: list[str] = []
+        self._slow = slow
+
+    def _use(self, name: str) -> None:
+        self.used.append(f"{name} begins")
+        if name == self._slow:
+            self.begun.set()
+            self.may_end.wait(PATIENCE_S)
+        self.used.append(f"{name} ends")
+
+    def open_records(self) -> HistoryBatch:
+        return HistoryBatch(0)
+
+    def write(self, batch: HistoryBatch) -> None:
+        self._use("write")
+        if self.broken:
+            raise StoreError("history.db", "it is full", "make room")
+        self.written.append(batch)
+
+    def retain(self, now_ms: int) -> bool:
+        self._use("retain")
+        return False
+
+    @property
+    def uses(self) -> list[str]:
+        """The records of use that were written."""
+        return [hour.gpu for batch in self.written for hour in batch.use]
+
+
+class NoChanges:
+    """Informers to which nothing happens."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+
+    def drain(self) -> list[Any]:
+        return []
+
+
+def use_of(gpu: str) -> UseHour:
+    return UseHour(gpu, "", 0, 1000, 1000, 0)
+
+
+def beside(store: SlowStore) -> Collector:
+    informers: Any = NoChanges()
+    return Collector(informers, Seeing(), store, write_s=0.0)
+
+
+@pytest.mark.parametrize("slow", ["write", "retain"])
+async def test_a_collector_that_is_cancelled_ends_after_the_thread_that_uses_its_file(slow: str) -> None:
+    store = SlowStore(slow)
+    running = asyncio.create_task(beside(store).run())
+    await until(store.begun.is_set)
+    for _ in range(2):
+        running.cancel()
+        assert not (await asyncio.wait([running], timeout=0.05))[0]
+    store.may_end.set()
+    with suppress(asyncio.CancelledError):
+        await running
+    # Whoever closes the file now closes it behind the last use.
+    assert store.used[-2:] == [f"{slow} begins", f"{slow} ends"]
+
+
+async def test_use_that_comes_during_a_write_is_written_with_the_next_batch() -> None:
+    store = SlowStore("write")
+    collector = beside(store)
+    await collector.take_use([use_of("gpu-a")])
+    async with running(collector.run()):
+        await until(store.begun.is_set)
+        await collector.take_use([use_of("gpu-b")])
+        store.may_end.set()
+        await until(lambda: len(store.written) > 1)
+    assert store.uses == ["gpu-a", "gpu-b"]
+
+
+async def test_a_batch_whose_write_fails_after_the_cancellation_is_left_for_the_end() -> None:
+    store = SlowStore("write")
+    collector = beside(store)
+    await collector.take_use([use_of("gpu-a")])
+    store.broken = True
+    task = asyncio.create_task(collector.run())
+    await until(store.begun.is_set)
+    task.cancel()
+    await asyncio.sleep(0)
+    store.may_end.set()
+    with suppress(asyncio.CancelledError):
+        await task
+    store.broken = False
+    await collector.finish()
+    assert store.uses == ["gpu-a"]

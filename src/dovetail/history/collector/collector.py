@@ -3,7 +3,10 @@
 
 Rules
 - Changes are taken in as they come, so that short pods are seen; what they mean is written every `write_s`.
-- What could not be written is kept and tried again. Beyond `_MOST` records the process ends with the store's error.
+- What could not be written is kept and tried again, before what came since. Beyond `_MOST` records the process ends
+  with the store's error.
+- One thread at a time uses the store. A task that is cancelled ends only after its thread, so that the store can be
+  closed then.
 - A clock that goes back by less than `_JITTER_MS` stands still instead; more is a gap.
 """
 
@@ -12,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import enter
@@ -34,6 +39,7 @@ from dovetail.kube.api.changes import Change
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.informers import Informers
 
+T = TypeVar("T")
 _MOST = 500_000
 _JITTER_MS = 1000
 _GAP_MS = 120_000
@@ -111,7 +117,7 @@ class Collector:
 
     async def run(self) -> None:
         """Raises StoreError."""
-        begun = await asyncio.to_thread(self._store.open_records)
+        begun = await _in_thread(self._store.open_records)
         timeline = Timeline(begun, gap_ms=_GAP_MS)
         self.reported.add(begun)
         written_s = 0.0
@@ -140,12 +146,13 @@ class Collector:
     async def _write(self, now_ms: int) -> None:
         """Raises StoreError where too much could not be written."""
         try:
-            for kind, count in (await asyncio.to_thread(self._collected.write, self._store.write)).items():
-                metrics.WRITTEN.labels(kind).inc(count)
+            written = await self._write_collected()
+            for kind in ("spans", "holds", "pods", "use", "gaps"):
+                metrics.WRITTEN.labels(kind.removesuffix("s")).inc(len(getattr(written, kind)))
             metrics.WRITES.labels("written").inc()
-            metrics.UNTIL.set(self._collected.until_ms / 1000)
+            metrics.UNTIL.set(written.until_ms / 1000)
             self.failure = ""
-            await asyncio.to_thread(self._store.retain, now_ms)
+            await _in_thread(partial(self._store.retain, now_ms))
         except StoreError as error:
             metrics.WRITES.labels("failed").inc()
             if not self.failure:
@@ -155,13 +162,39 @@ class Collector:
                 raise
         metrics.UNWRITTEN.set(self._collected.size)
 
+    async def _write_collected(self) -> HistoryBatch:
+        """What was written. Raises StoreError. What was not written is still collected."""
+        unwritten = [batch := self._collected.take()]
+
+        def write() -> None:
+            self._store.write(batch)
+            unwritten.clear()
+
+        try:
+            await _in_thread(write)
+        finally:
+            for one in unwritten:
+                self._collected.put_back(one)
+        return batch
+
     async def finish(self) -> None:
         """Write what is left. Raises StoreError."""
         if self._collected.until_ms:
-            await asyncio.to_thread(self._collected.write, self._store.write)
+            await self._write_collected()
 
     @property
     def stuck_s(self) -> float:
         """For how long it has made no pass, if that is too long; else 0."""
         idle_s = time.monotonic() - self.last_pass_s if self.last_pass_s else 0.0
         return idle_s if idle_s > _STUCK_S else 0.0
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """What `work` returns. Ends only after the thread, even if the task is cancelled meanwhile."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    finally:
+        while not working.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
