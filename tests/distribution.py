@@ -10,6 +10,7 @@ Rules
 - A process yields to those with a control plane while it runs tests without one (`tests.order`).
 - Files that apply deploy/ to the plane of their process come after all others that use a plane: its policies hold for
   what comes later, too.
+- A test at which a process died failed, and is not run again; others take over what the process had left.
 - Each process gets its files in the order of their ranks, and ends what later files do not use (`tests.order`); files
   with a control plane that come after others are the last that it gets.
 """
@@ -45,9 +46,10 @@ class ByFile(LoadScopeScheduling):
 
     def _next_file(self, node: WorkerController) -> str | None:
         """The next file for a process; None where there is none for it."""
-        number = list(self.assigned_work).index(node)
+        going_on = [one for one in self.assigned_work if not one.shutting_down]
+        number = going_on.index(node)
         files = [file for file in self.workqueue if number == 0 or not needs_node(file)]
-        if number >= max(1, len(self.assigned_work) // 2):
+        if number >= max(1, len(going_on) // 2):
             files = [file for file in files if not needs_plane(file)] or files
         return min(files, key=rank, default=None)
 
@@ -69,11 +71,21 @@ class ByFile(LoadScopeScheduling):
         self._reschedule(node)
 
     def _reschedule(self, node: WorkerController) -> None:
+        while self.workqueue and not node.shutting_down and self._left.get(node, 0) <= _MOST_PENDING:
+            self._assign_work_unit(node)
         if not self.workqueue:
             super()._reschedule(node)
-        elif not node.shutting_down and self._left.get(node, 0) <= _MOST_PENDING:
-            self._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
+        """Give the files of a process that died to the others, and return the test that it ran. KeyError where the
+        process is not known."""
+        files = self.assigned_work.pop(node)
         self._left.pop(node, None)
-        return super().remove_node(node)
+        running = next((nodeid for unit in files.values() for nodeid, done in unit.items() if not done), None)
+        if running is not None:
+            files[self._split_scope(running)][running] = True
+            # A process that gets a file of which nothing is left would report nothing, and would get nothing more.
+            self.workqueue.update({file: unit for file, unit in files.items() if not all(unit.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+        return running
