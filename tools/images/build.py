@@ -8,7 +8,6 @@ SOURCE_DATE_EPOCH. The same commit and the same wheel give the same bytes. Of th
 Sources: org.opencontainers.image.* of the OCI image specification's annotations.md.
 """
 
-import hashlib
 import posixpath
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -118,7 +117,7 @@ def _modules(each: Tree, folder: str) -> Tree:
 
 
 def _lasting_bytecode(modules: Tree, interpreter: Interpreter) -> Tree:
-    kept = cache.cache_dir() / "bytecode" / f"{interpreter.digest(modules)}.msgpack"
+    kept = cache.cache_dir() / "bytecode" / f"{interpreter.bytecode_digest(modules)}.msgpack"
     if not kept.is_file():
         compiled = interpreter.compile(modules)
         cache.keep(kept, msgpack.encode({path: entry.content for path, entry in compiled.items()}))
@@ -129,7 +128,7 @@ def _lasting_bytecode(modules: Tree, interpreter: Interpreter) -> Tree:
 def _compressed(content: bytes, interpreter: Interpreter, *, lasting: bool) -> bytes:
     if not lasting:
         return interpreter.compress(content)
-    kept = cache.cache_dir() / "layers" / f"{hashlib.sha256(content).hexdigest()}.tar.gz"
+    kept = cache.cache_dir() / "layers" / f"{interpreter.compressed_digest(content)}.tar.gz"
     if not kept.is_file():
         cache.keep(kept, interpreter.compress(content))
     return kept.read_bytes()

@@ -19,6 +19,8 @@ from tools.images.tree import Tree
 
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAM = "usr/bin/python3.11"
+_ZLIB = f"{_LIBRARIES}/libz.so.1"
+"""Python's module zlib is a part of its program, and loads this library."""
 _COMPILE = """\
 import compileall, py_compile, sys
 root = sys.argv[1]
@@ -50,7 +52,7 @@ class Interpreter:
             self._run(_COMPILE, str(root))
             return {str(path.relative_to(root)): tree.file(path.read_bytes()) for path in sorted(root.rglob("*.pyc"))}
 
-    def digest(self, modules: Tree) -> str:
+    def bytecode_digest(self, modules: Tree) -> str:
         """The SHA-256 of what their bytecode depends on: this Python, how it compiles, and the modules."""
         total = hashlib.sha256((self._root / _PROGRAM).read_bytes() + _COMPILE.encode())
         for path, entry in sorted(modules.items()):
@@ -60,6 +62,14 @@ class Interpreter:
     def compress(self, content: bytes) -> bytes:
         """In the format of gzip, without a time and a name."""
         return self._run(_COMPRESS, content=content)
+
+    def compressed_digest(self, content: bytes) -> str:
+        """The SHA-256 of what the compressed content depends on: this Python, its zlib, how that is called, and the
+        content."""
+        total = hashlib.sha256(b"".join((self._root / name).read_bytes() for name in (_PROGRAM, _ZLIB)))
+        total.update(_COMPRESS.encode())
+        total.update(content)
+        return total.hexdigest()
 
     def path(self, path: str) -> str:
         """A path of the image on this machine."""

@@ -85,8 +85,11 @@ def layer(tree: Tree, epoch_s: int, below: Iterable[str] = ()) -> bytes:
     present = set(below)
     for path in tree:
         for parent in _parents(path):
+            if parent in whole:
+                # Those above it come with it.
+                break
             if parent not in present:
-                whole.setdefault(parent, DIRECTORY)
+                whole[parent] = DIRECTORY
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, entry in sorted(whole.items()):
@@ -127,5 +130,6 @@ def module_of(bytecode: str) -> str:
 
 
 def _parents(path: str) -> Iterator[str]:
-    parents = list(PurePosixPath(path).parents)
-    return (str(parent) for parent in parents[:-1])
+    """The directories above a path, the deepest first."""
+    while path := path.rpartition("/")[0]:
+        yield path

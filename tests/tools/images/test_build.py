@@ -27,10 +27,12 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 @pytest.fixture(scope="module")
 def image(build_image: BuildImage, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Built with no layer and no bytecode that was kept; downloads are shared."""
+    """Built with no bytecode that was kept. Downloads are shared, and so are compressed layers: by all that they
+    depend on, bytecode too."""
     downloads, empty = cache.cache_dir(), tmp_path_factory.mktemp("cache")
     (empty / "dovetail/images").mkdir(parents=True)
-    for name in ("debian", "wheels"):
+    for name in ("debian", "wheels", "layers"):
+        (downloads / name).mkdir(parents=True, exist_ok=True)
         (empty / "dovetail/images" / name).symlink_to(downloads / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(empty))
@@ -57,7 +59,23 @@ def interpreter(files: Tree, tmp_path_factory: pytest.TempPathFactory) -> Interp
 def test_bytecode_is_kept_by_all_that_it_depends_on(interpreter: Interpreter) -> None:
     trees: list[Tree] = [{"a.py": tree.file("1")}, {"a.py": tree.file("2")}, {"b.py": tree.file("1")}]
     trees += [{"a.py": tree.file("1"), "b.py": tree.file("")}, {"a.py": tree.file("1b.py")}]
-    assert len({interpreter.digest(each) for each in trees}) == len(trees)
+    assert len({interpreter.bytecode_digest(each) for each in trees}) == len(trees)
+
+
+def test_compressed_layers_are_kept_by_all_that_they_depend_on(
+    files: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = []
+    for number, changed in enumerate(("", "usr/bin/python3.11", f"{LIBRARIES}/libz.so.1.2.13")):
+        root = tmp_path / str(number)
+        parts = {path: entry for path, entry in files.items() if path.startswith(("usr/bin/", f"{LIBRARIES}/libz"))}
+        if changed:
+            parts[changed] = tree.file(b"another")
+        tree.write(parts, root)
+        digests += [Interpreter(root).compressed_digest(content) for content in (b"1", b"2")]
+    monkeypatch.setattr("tools.images.interpreter._COMPRESS", "in another way")
+    digests.append(Interpreter(tmp_path / "0").compressed_digest(b"1"))
+    assert len(set(digests)) == len(digests)
 
 
 def test_it_is_small(image: Built) -> None:
