@@ -38,7 +38,7 @@ def test_workers_list_at_the_end_which_tests_had_no_control_plane() -> None:
 @pytest.mark.slow
 def test_tests_without_an_image_are_listed_at_the_end() -> None:
     builds = "tests/tools/images/test_build.py"
-    ended = run(*WORKERS, builds, "-k", "small", CI="", XDG_CACHE_HOME=os.devnull)
+    ended = run(*ONE_WORKER, builds, "-k", "small", CI="", XDG_CACHE_HOME=os.devnull)
     _, _, left_out = ended.stdout.partition("TESTS DID NOT RUN")
     assert "no wheel: " in left_out and f"  {builds}::test_it_is_small" in left_out, ended.stdout
     assert ended.returncode == 0
