@@ -83,7 +83,8 @@ class Installation:
                 shown = (self.kubectl("get", *of) for of in (("pods", "-A", "-o=wide"), ("events", "-A", "-o=wide")))
                 status = json.dumps(self.gpu_node()), json.dumps(self.stack())
                 raise TimeoutError(f"{what}: not within {PATIENCE_S:g} s\n" + "\n".join((*shown, *status)))
-            time.sleep(0.1)
+            # Each look costs the API server and etcd milliseconds, and what is waited for takes seconds.
+            time.sleep(0.25)
 
     def gpu_node(self) -> dict[str, Any]:
         """The status of the GPUNode, without the wiring."""

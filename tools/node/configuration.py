@@ -101,6 +101,9 @@ def kubelet(options: KubeletOptions, ca_file: Path, cgroup: str, port: int, heal
         "imageGCHighThresholdPercent": 100,
         # The default of 10 s would delay when devices become allocatable.
         "nodeStatusUpdateFrequency": "1s",
+        # The default is the value above, where it is set: the status would be written every second, changed or not, and
+        # everything that watches nodes would read it.
+        "nodeStatusReportFrequency": "5m",
         "topologyManagerPolicy": options.topology_manager_policy,
         "topologyManagerScope": options.topology_manager_scope,
         "topologyManagerPolicyOptions": dict(options.topology_manager_options),

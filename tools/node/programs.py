@@ -61,6 +61,8 @@ COMMANDS = ("unshare", "nsenter", "mount")
 # The cgroup controllers that the kubelet requires.
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 NUMA_NODES = 2
+_SOCK_DIAG = 4
+"""NETLINK_SOCK_DIAG, by which the network of the pods knows where they listen."""
 
 
 def build(report: Report) -> str:
@@ -111,6 +113,10 @@ def _missing_for_root() -> Iterator[str]:
     for folder, _ in hierarchies():
         if not os.access(folder, os.W_OK):
             yield f"write access to {folder}"
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG).close()
+    except OSError as error:
+        yield f"sock_diag of the kernel (inet_diag): {error}"
     if not shutil.which(COMPILER) and not shutil.which("runc"):
         yield f"a C compiler ({COMPILER}) to build runc with, or runc on PATH"
     if len(os.sched_getaffinity(0)) < NUMA_NODES:

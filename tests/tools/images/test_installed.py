@@ -80,12 +80,16 @@ json.dump(failed, sys.stderr)
 """
 
 
-def test_every_command_shows_its_help(base: Path) -> None:
-    """In one process: to start one for each takes 20 s of CPU time."""
-    calls = [(*words, "--help") for words in commands()]
+def show_help(base: Path, words: list[tuple[str, ...]]) -> None:
+    """Show the help of these commands, in one process: to start one for each takes 20 s of CPU time for all."""
+    calls = [(*each, "--help") for each in words]
     argv = [f"{base}/bin/python", "-c", _CALL_ALL]
     done = subprocess.run(argv, cwd=ROOT / "docs", env={}, input=json.dumps(calls), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "[]") and done.stdout.count("Usage: ") == len(calls)
+
+
+def test_every_command_shows_its_help(base: Path) -> None:
+    show_help(base, list(commands()))
     assert dovetail(base, "--version").stdout == "dovetail 0.1.0 (compiled core, native kernel)\n"
 
 
@@ -132,14 +136,12 @@ def test_scheduler_operator_and_endpoints_begin(base: Path, tmp_path: Path, argu
             process.terminate()
 
 
-def test_the_agent_begins_with_its_extra_and_not_without(base: Path, wheels: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_agent_begins_with_its_extra_and_not_without(base: Path, wheels: Path, wheel: Path) -> None:
     without = dovetail(base, "agent", "check")
     line = "Error: this needs grpc, google.protobuf, pynvml: pip install 'dovetail[agent]'\n"
     assert (without.returncode, without.stdout, without.stderr) == (2, "", line)
-    folder = tmp_path / "venv"
-    venv.create(folder, with_pip=False)
-    install(folder, wheels, f"{wheel}[agent]")
-    for command in ("check", "run", "inspect", "observe", "mps"):
-        assert dovetail(folder, "agent", command, "--help").returncode == 0
-    found = dovetail(folder, "agent", "inspect")
+    # What the line says, where it says it. No other test comes after this one in the environment.
+    install(base, wheels, f"{wheel}[agent]")
+    show_help(base, [("agent", command) for command in ("check", "run", "inspect", "observe", "mps")])
+    found = dovetail(base, "agent", "inspect")
     assert found.returncode == 0 and found.stdout, found.stderr

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,8 @@ def install(content: bytes, document: dict[str, Any], root: Path) -> Path:
     store.mkdir(parents=True)
     programs.mkdir()
     (root / "plugin.tar.gz").write_bytes(content)
-    with tarfile.open(root / "plugin.tar.gz") as found:
-        found.extractall(store, filter="data")
+    # Python's own reader takes ten times as long for 4,000 files.
+    subprocess.run(["tar", "-xzf", root / "plugin.tar.gz", "-C", store], check=True)
     assert (store / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert os.access(store / platform["bin"], os.X_OK)
     (programs / f"kubectl-{document['metadata']['name']}").symlink_to(store / platform["bin"])
@@ -88,8 +87,8 @@ def install(content: bytes, document: dict[str, Any], root: Path) -> Path:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the archive is for x86_64")
 def test_kubectl_runs_the_plugin_that_krew_has_installed(wheel: Path, plane: Plane, tmp_path: Path) -> None:
     try:
-        # Hardly compressed: that takes a sixth of the time, and is installed in the same way.
-        content = archive(wheel, {PYTHON: download(HERE, PYTHON)}, 0, level=1)
+        # Stored, not compressed: that takes seconds, and is installed in the same way.
+        content = archive(wheel, {PYTHON: download(HERE, PYTHON)}, 0, level=0)
     except PlaneUnavailable as error:
         unavailable(f"no libraries: {error}")
     document = yaml.safe_load(manifest(__version__, HOMEPAGE, URI, {HERE: content}, [PYTHON]))
