@@ -17,6 +17,8 @@ from tests.paths import ROOT
 
 FETCHING = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
 """Elements for which a browser fetches something as it shows a page, and the attribute with its address."""
+TAG = re.compile(rf"""<(?:{"|".join(FETCHING)})\b(?:"[^"]*"|'[^']*'|[^>"'])*>""", re.IGNORECASE)
+"""The start of one of them, in scripts and comments too."""
 
 
 class Fetched(HTMLParser):
@@ -43,10 +45,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_there_and_fetches_nothing_from_elsewhere(site: Path) -> None:
     for source in (page.path for page in every_page() if page.path.is_relative_to(ROOT / "docs")):
         html = site / source.relative_to(ROOT / "docs").with_suffix(".html")
-        fetched = Fetched()
-        fetched.feed(html.read_text())
-        assert fetched.urls
-        for url in fetched.urls:
+        urls = set[str]()
+        # The other elements, a hundred times as many, are not parsed.
+        for tag in TAG.findall(html.read_text()):
+            fetched = Fetched()
+            fetched.feed(tag)
+            urls |= fetched.urls
+        assert len(urls) > 2
+        for url in urls:
             assert not re.match(r"(\w+:)?//", url), (html.name, url)
             assert (html.parent / url.partition("?")[0].partition("#")[0]).exists(), (html.name, url)
 
