@@ -29,7 +29,7 @@ STEPS = 20
 """Readings of an hour: each stands for three minutes."""
 _STEP_MS = HOUR_MS // STEPS
 _IDLE = default("idle_util")
-_WEIGHTS = tuple((part.activity, part.weight) for part in PARTS)
+_WEIGHTS: tuple[tuple[str, float], ...] = tuple((part.activity, part.weight) for part in PARTS)
 H100 = "NVIDIA-H100-80GB-HBM3"
 
 Reading = dict[str, float]
@@ -154,8 +154,8 @@ def hour_of(
     for step in range(until):
         reading = reading_of(random, shape.load(random, gpu, hour, step), shape.noise)
         real = 0.0
-        for name, weight in _WEIGHTS:
-            real += weight * reading[name]
+        for part, weight in _WEIGHTS:
+            real += weight * reading[part]
         use += round(real * 1000)
         idle += real < _IDLE
         counts[min(int(real * USE_BINS), USE_BINS - 1)] += 1

@@ -34,9 +34,12 @@ import (
 	"unsafe"
 )
 
-// How often a relay asks the kernel on which ports something in the pod listens: a tenth of a millisecond of CPU time
-// each.
-const lookEvery = 200 * time.Millisecond
+// A pod's programs begin to listen soon after its start, or after something new in it listens. A look takes some tenths
+// of a millisecond of CPU time, most of it to wake up, so looks become rarer.
+const (
+	firstLook  = 100 * time.Millisecond
+	rarestLook = time.Second
+)
 
 // sock_diag(7): the protocol of netlink, its request, and the state in which a socket listens.
 const (
@@ -182,20 +185,24 @@ func inside(netns string, targets map[string]string, ready chan<- error, dials <
 		go carry(listener, func() (net.Conn, error) { return net.Dial("tcp", targets[address]) })
 	}
 	known := map[int]bool{}
-	look := time.NewTicker(lookEvery)
+	wait := firstLook
+	look := time.NewTimer(wait)
 	for {
 		select {
 		case dial := <-dials:
 			dial()
 		case <-look.C:
+			wait = min(wait+wait/8, rarestLook)
 			// The first look succeeded; one that fails is made again.
 			ports, _ := listening(diagnosis)
 			for _, port := range ports {
 				if !known[port] {
 					known[port] = true
+					wait = firstLook
 					go func() { opened <- port }()
 				}
 			}
+			look.Reset(wait)
 		}
 	}
 }
