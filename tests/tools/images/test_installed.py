@@ -140,7 +140,7 @@ def test_the_agent_begins_with_its_extra_and_not_without(base: Path, wheels: Pat
     without = dovetail(base, "agent", "check")
     line = "Error: this needs grpc, google.protobuf, pynvml: pip install 'dovetail[agent]'\n"
     assert (without.returncode, without.stdout, without.stderr) == (2, "", line)
-    # What the line says, where it says it. No other test comes after this one in the environment.
+    # As that line asks, in the same environment. No other test comes after this one in it.
     install(base, wheels, f"{wheel}[agent]")
     show_help(base, [("agent", command) for command in ("check", "run", "inspect", "observe", "mps")])
     found = dovetail(base, "agent", "inspect")
