@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from dovetail.agent.apis.serving import call, serve
 from dovetail.agent.config import Config
 from dovetail.agent.dra.claim_networks import ClaimNetworks
 from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
+from dovetail.agent.dra.prepared import PreparedRecord
 from dovetail.agent.dra.publishing import SlicePublisher
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.kubelet.allocations import Allocations
@@ -462,3 +464,36 @@ async def test_the_kubelet_hears_of_health_at_once_and_at_every_change(bench: Be
         unhealthy = [each for each in second.devices if each.health == health.UNHEALTHY]
         assert [(each.device.device_name, each.message) for each in unhealthy] == [("gpu-3", "the GPU is gone")]
         heard.cancel()
+
+
+async def test_a_claim_is_prepared_after_the_work_of_an_update_that_was_cancelled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.update()
+    prepared, begun, may_end = bench.driver._prepared, threading.Event(), threading.Event()
+    prepare, order = prepared.prepare, list[str]()
+
+    def finish() -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        order.append("finished")
+
+    def noted(*arguments: Any) -> PreparedRecord:
+        order.append("prepares")
+        return prepare(*arguments)
+
+    monkeypatch.setattr(prepared, "finish", finish)
+    monkeypatch.setattr(prepared, "prepare", noted)
+    updating = asyncio.create_task(bench.driver.update(bench.node.silicon.seen(bench.node.found)))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    updating.cancel()
+    preparing = asyncio.create_task(bench.prepare(bench.claim("c", "gpu-2")))
+    try:
+        await asyncio.sleep(0.2)
+        assert order == []
+    finally:
+        may_end.set()
+    (answer,) = await preparing
+    assert (answer.error, order) == ("", ["finished", "prepares"])
+    with pytest.raises(asyncio.CancelledError):
+        await updating

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +16,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.agent.exporter.counter_list import CounterListError
+from dovetail.agent.exporter.exporter import Parts
+from dovetail.agent.exporter.exporting import Exporting
+from dovetail.agent.exporter.shared_nvml import SharedNvml
+from dovetail.agent.health import xids
 from dovetail.agent.options import AgentOptions
 from dovetail.agent.run import run
 from dovetail.kube.api.config import load_kubeconfig
@@ -146,3 +151,35 @@ async def test_a_wrong_counter_list_ends_the_agent_at_its_start(place: Place, tm
     place.options = AgentOptions("gpu-1", exporter="127.0.0.1:0", exporter_counters=wrong, state_folder=tmp_path)
     with pytest.raises(CounterListError, match="line 1: unknown field DCGM_FI_DEV_GPU_TMP"):
         await run(load_kubeconfig([place.kubeconfig]), place.options)
+
+
+async def test_a_pause_that_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause, resume = SharedNvml.pause, SharedNvml.resume
+    begun, go, order = threading.Event(), threading.Event(), list[str]()
+
+    def held(self: SharedNvml) -> None:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        pause(self)
+        order.append("paused")
+
+    def resumed(self: SharedNvml) -> None:
+        resume(self)
+        order.append("resumed")
+
+    async def pausing() -> None:
+        async with exporting.paused():
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(SharedNvml, "pause", held)
+    monkeypatch.setattr(SharedNvml, "resume", resumed)
+    options = AgentOptions("gpu-1", exporter="127.0.0.1:0", state_folder=tmp_path, proc_root=tmp_path)
+    exporting = Exporting(options, Parts(), xids.default())
+    task = asyncio.create_task(pausing())
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert order == ["paused", "resumed"], "or no GPU would be read any more"

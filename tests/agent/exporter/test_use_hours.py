@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.agent.checkpoint import CheckpointFile
 from dovetail.agent.exporter import use_hours as module
 from dovetail.agent.exporter.host_use import HostUse, HostUsed
 from dovetail.agent.exporter.reading import DeviceReading, GpuReading, Owner, Owners
 from dovetail.agent.exporter.shared_use import PartUse, SharedUse
-from dovetail.agent.exporter.use_hours import KEPT_HOURS, LONGEST_S, UseHours
+from dovetail.agent.exporter.use_hours import KEPT_HOURS, LONGEST_S, UseHours, UseMemory
 from dovetail.history.agent_use import credible
 from dovetail.history.records import HOUR_MS, UseHour
+from tests.patience import PATIENCE_S
 
 SM, TENSOR, DRAM, ENGINE = (f"DCGM_FI_PROF_{name}_ACTIVE" for name in ("SM", "PIPE_TENSOR", "DRAM", "GR_ENGINE"))
 UTILIZATION, MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
@@ -347,3 +350,31 @@ def test_cpus_and_memory_of_the_node_are_divided_over_the_devices_of_the_pod(tmp
         assert found[gpu].activity["host_memory"] == 400 * 45_000
     assert not {"host_cpu", "host_memory"} & found["c"].activity.keys()
     assert all(credible(one, "n1", clocks.wall_ms) for one in found.values())
+
+
+def test_one_thread_at_a_time_writes_the_file(tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that hung answers when the agent ends: its thread writes, and so does the end."""
+    node = Node(tmp_path, clocks)
+    writes, first, go = CheckpointFile.write, threading.Event(), threading.Event()
+    inside: list[int] = []
+    most: list[int] = []
+
+    def held(self: CheckpointFile[UseMemory], value: UseMemory) -> None:
+        inside.append(1)
+        most.append(len(inside))
+        first.set()
+        assert go.wait(PATIENCE_S)
+        writes(self, value)
+        inside.pop()
+
+    monkeypatch.setattr(CheckpointFile, "write", held)
+    threads = [threading.Thread(target=lambda: node.hours.write(now=True), daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert first.wait(PATIENCE_S)
+    threads[1].start()
+    threads[1].join(0.1)
+    go.set()
+    for one in threads:
+        one.join(PATIENCE_S)
+    assert most == [1, 1]
+    assert node.hours.faults == ()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MIG manager on machines whose driver is a stand-in: what it changes, what it leaves alone, and its messages."""
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -25,6 +27,7 @@ from dovetail.agent.mig.manager import Decision, MigManager, NamedLayout
 from dovetail.agent.mig.node import another, target_of
 from dovetail.core.devices.mig.products import of_product
 from tests.paths import ROOT
+from tests.patience import PATIENCE_S
 from tools.standin import Standin
 
 CAPABLE = ("dgx-a100", "dgx-h100", "pcie-a100-bridged", "gh200", "gb200-nvl72", "small-2numa")
@@ -59,6 +62,19 @@ class Faulty(Nvml):
         if self.calls == self._fails_at:
             raise NvmlError(name, UNKNOWN, "injected")
         return answer
+
+
+class Held(Nvml):
+    """The first call that changes a GPU is held until `go`."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name in CHANGING and not self.begun.is_set():
+            self.begun.set()
+            assert self.go.wait(PATIENCE_S)
+        return super().call(name, *arguments)
 
 
 class Node:
@@ -523,3 +539,36 @@ def test_the_label_names_the_layout_and_nvidias_own_manager_has_the_right_of_way
     for value in ("true", "paused-for-driver-upgrade"):
         reported = another({"nvidia.com/gpu.deploy.mig-manager": value})
         assert f"mig-manager={value}" in reported
+
+
+async def test_a_change_whose_caller_is_cancelled_ends_before_nvml_is_closed_and_another_begins(
+    node: Callable[..., Node],
+) -> None:
+    nvml = Held()
+    here = node(nvml=nvml)
+    order: list[str] = []
+
+    async def apply(name: str) -> None:
+        try:
+            # As the agent does: the library is open for this change alone.
+            await here.manager.apply(NamedLayout(name))
+        finally:
+            order.append(f"{name}: {here.division()}")
+
+    first = asyncio.create_task(apply("all-1g.12gb"))
+    assert await asyncio.to_thread(nvml.begun.wait, PATIENCE_S)
+    second = asyncio.create_task(apply("all-disabled"))
+    first.cancel()
+    first.cancel()
+    try:
+        await asyncio.sleep(0.05)
+        assert order == []
+        assert here.manager.changing == {here.uuid(0)}, "it is not offered while it is half divided"
+    finally:
+        nvml.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await second
+    divided = Division(True, tuple(("1g.12gb", start) for start in range(7)))
+    assert order == [f"all-1g.12gb: {divided}", "all-disabled: MIG mode off"]
+    assert await here.restarted().recover() is None, "nothing was cut off"

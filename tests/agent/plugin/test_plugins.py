@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -63,6 +64,20 @@ async def test_a_pod_gets_the_devices_that_were_chosen_for_it(place: Path) -> No
         assert await node.run(pod("b", {GPU: 4}, devices="0,1,2,7")) == {GPU: uuids(0, 1, 2, 7)}
         await node.settled(lambda: not any(p.unconfirmed(GPU) for p in node.chosen.pods))
         assert node.plugins.differences == () and node.plugins.counts.chosen == 2
+
+
+async def test_the_pods_of_the_node_are_read_where_they_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another thread a pod that comes meanwhile would end the read with an error, and with it the admission."""
+    async with running(place) as node:
+        promised, threads = node.chosen.promised, set[threading.Thread]()
+
+        def noted(resource: str, besides: allocations.BoundPod | None) -> frozenset[str]:
+            threads.add(threading.current_thread())
+            return promised(resource, besides)
+
+        monkeypatch.setattr(node.chosen, "promised", noted)
+        await node.run(pod("a", {GPU: 2}))
+        assert threads == {threading.current_thread()}
 
 
 async def test_an_allocation_that_the_scheduler_has_not_recorded_is_reported(place: Path) -> None:

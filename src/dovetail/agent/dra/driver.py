@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +45,7 @@ from dovetail.agent.dra.timeslices import set_slice
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.driver_files import DriverFiles
 from dovetail.agent.machine.host import Host
+from dovetail.agent.threads import run_to_end
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.resources import RESOURCE_CLAIMS
@@ -154,7 +155,7 @@ class DraDriver:
         or CdiError if that fails."""
         async with self._busy:
             self._prepared.host = host
-            await asyncio.to_thread(self._prepared.finish if self._running is not None else self._prepared.recover)
+            await run_to_end(self._prepared.finish if self._running is not None else self._prepared.recover)
             devices = offered(host, self._partitionable, self._prepared.made)
         self._devices = {device.name: device for device in devices}
         if host.known:
@@ -305,16 +306,12 @@ class DraDriver:
         await self._do(partial(self._prepared.unprepare, uid))
 
     async def _do(self, work: Callable[[], T]) -> T:
-        """Run one at a time, in a thread that runs to its end even if the caller is cancelled."""
+        """Run one at a time, in a thread. The kubelet may close the call meanwhile: other work begins after it."""
         async with self._busy:
             made = self._prepared.made
-            doing = asyncio.ensure_future(asyncio.to_thread(work))
             try:
-                return await asyncio.shield(doing)
+                return await run_to_end(work)
             finally:
-                # The kubelet may have closed the call, but no other work may begin before the thread has ended.
-                with suppress(Exception):
-                    await doing
                 if self._prepared.made != made:
                     self._changed()
 

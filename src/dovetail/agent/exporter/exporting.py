@@ -27,6 +27,7 @@ from dovetail.agent.health.gpu_events import GpuEvent
 from dovetail.agent.health.xids import XidTable
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.options import AgentOptions
+from dovetail.agent.threads import run_to_end
 
 
 class Exporting:
@@ -85,8 +86,8 @@ class Exporting:
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """Keep NVML closed for the block."""
-        await asyncio.to_thread(self._library.pause)
         try:
+            await run_to_end(self._library.pause)
             yield
         finally:
             self._library.resume()

@@ -98,6 +98,8 @@ class UseHours:
         self._hours: dict[Key, UseHour] = {(one.gpu, one.pod_uid, one.hour_ms): one for one in memory.hours}
         self._clock_ms, self._shared, self._host = clock_ms, shared or SharedUse(), host
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held by the one thread that writes the file: a GPU that answers late writes beside the end of the agent."""
         self._owners: Owners | None = None
         self._devices_of: Counter[str] = Counter()
         self._known_s = 0.0
@@ -162,18 +164,21 @@ class UseHours:
         if not now and time.monotonic() - self._written_s < _WRITE_S:
             return
         self._written_s = time.monotonic()
+        with self._writing:
+            try:
+                self._file.write(self._memory())
+                self._write_fault = ""
+            except CheckpointError as error:
+                self._write_fault = f"the use of GPUs is counted anew at the next restart of the agent: {error}"
+
+    def _memory(self) -> UseMemory:
         with self._lock:
             # An instance that is created again has a new UUID.
             oldest_s = time.monotonic() - LONGEST_S
             self._read_s = {uuid: read_s for uuid, read_s in self._read_s.items() if read_s >= oldest_s}
             self._changed_s = {uuid: at_s for uuid, at_s in self._changed_s.items() if at_s >= oldest_s}
             self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if uuid in self._read_s}
-            memory = UseMemory(self._since_ms, list(self._hours.values()))
-        try:
-            self._file.write(memory)
-            self._write_fault = ""
-        except CheckpointError as error:
-            self._write_fault = f"the use of GPUs is counted anew at the next restart of the agent: {error}"
+            return UseMemory(self._since_ms, list(self._hours.values()))
 
     def _uses(self, device: DeviceReading, reading: GpuReading, before_s: float) -> Iterator[tuple[str, MeasuredUse]]:
         """How the pods that held the device since then use it, by uid, "" for nobody; none where that is not known."""

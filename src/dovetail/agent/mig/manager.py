@@ -15,6 +15,8 @@ Rules
   GPUs must be reset together. The driver itself resets an idle GPU if its mode needs that. If a process has the GPU
   open, the mode stays pending, and the outcome reports it.
 - `recover` is called first: it finishes or undoes an interrupted change of an earlier process.
+- A call that is cancelled ends only after the change that it has begun: until then NVML stays open, the GPUs stay in
+  `changing`, and no other change begins.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +47,7 @@ from dovetail.agent.mig.change import (
 from dovetail.agent.mig.geometry import Placed, arranged, geometry_of
 from dovetail.agent.mig.hardware import Hardware, MigGpu
 from dovetail.agent.mig.layouts import Candidate, Layouts, MigLayoutError, WantedLayout, exact
+from dovetail.agent.threads import run_to_end
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 
 State = Literal["applying", "applied", "pending", "refused", "failed"]
@@ -126,7 +130,7 @@ class MigManager:
     async def recover(self) -> DivisionOutcome | None:
         """Finish or undo an interrupted change; None if there is none. Raises CheckpointError."""
         async with self._lock:
-            journal = await asyncio.to_thread(self._changer.load)
+            journal = await run_to_end(self._changer.load)
             if not journal.changes:
                 return None
             cut = {change.uuid: str(change.begun or "before its first step") for change in journal.changes}
@@ -147,7 +151,7 @@ class MigManager:
     async def _apply(self, target: Target) -> DivisionOutcome:
         held = _whole_ids(await self._holders())
         try:
-            goals = await asyncio.to_thread(self._goals, target, held)
+            goals = await run_to_end(partial(self._goals, target, held))
         except (MigLayoutError, GeometryError) as error:
             return DivisionOutcome("refused", str(error))
         except NvmlError as error:
@@ -164,7 +168,7 @@ class MigManager:
         ]
         ended: list[EndedChange] = []
         if changes:
-            await asyncio.to_thread(self._changer.begin, str(target), changes)
+            await run_to_end(partial(self._changer.begin, str(target), changes))
             ended = await self._carry_out(str(target))
         texts = [f"GPU {one.change.index}: {one.why}" for one in ended if one.why] + waiting
         return DivisionOutcome(
@@ -182,7 +186,7 @@ class MigManager:
         try:
             await self._changed()
             held = _whole_ids(await self._holders())
-            return await asyncio.to_thread(self._changer.carry_out, self._geometries(), held)
+            return await run_to_end(partial(self._changer.carry_out, self._geometries(), held))
         finally:
             self.changing = frozenset()
             await self._changed()

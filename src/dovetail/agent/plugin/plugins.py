@@ -299,7 +299,9 @@ class DevicePlugins:
         else:
             self.counts.unchosen += 1
         if not ids:
-            ids = await asyncio.to_thread(self._unchosen, offer, free, must, size, pod)
+            # Read here: the pods of the node change in this thread.
+            promised = self._chosen.promised(offer.resource, pod)
+            ids = await asyncio.to_thread(self._unchosen, offer, free, must, size, promised)
         self._named[offer.resource] = (frozenset(ids), pod)
         return ids
 
@@ -308,10 +310,9 @@ class DevicePlugins:
         log.warning("pod %s does not get the devices chosen for it: its annotation dovetail.dev/devices %s", pod, why)
 
     def _unchosen(
-        self, offer: ResourceOffer, free: Collection[str], must: Sequence[str], size: int, pod: BoundPod | None
+        self, offer: ResourceOffer, free: Collection[str], must: Sequence[str], size: int, promised: Collection[str]
     ) -> Sequence[str]:
         packed = self._config.shared_devices_allocation_policy == "packed"
-        promised = self._chosen.promised(offer.resource, pod)
         try:
             return preferred_allocation.of_all(
                 offer, free, must, size, packed=packed, promised=promised, layout=self._layout
