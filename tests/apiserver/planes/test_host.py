@@ -3,14 +3,18 @@
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from dovetail.apiserver.planes.host import HostOptions, PlaneHost
-from dovetail.apiserver.planes.plane import SERVED
+from dovetail.apiserver.planes.plane import SERVED, opened_store
+from dovetail.apiserver.planes.registry import PlaneName, PlaneRegistry
 from dovetail.apiserver.sqlite_log import StoreUnreadable
+from dovetail.apiserver.store import Store
 from tests.apiserver.planes.conftest import Client
 from tests.contract.api import Api, config_map, summary
 from tests.patience import PATIENCE_S
@@ -242,3 +246,107 @@ async def test_logs_of_a_pod_are_refused_with_the_reason(client: Client) -> None
         reply = await api.get(api.path("pods", f"one/{subresource}"))
         assert (reply.status, reply.body["reason"]) == (501, "NotImplemented")
         assert f"pods/{subresource} is not served here" in reply.body["message"]
+
+
+@IDLE
+async def test_a_plane_is_opened_once_for_clients_that_go_and_is_closed_when_idle(
+    host: PlaneHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.create("team", "one")
+    begun, go, opened = threading.Event(), threading.Event(), list[Store]()
+
+    def held(*arguments: Any) -> Store:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        opened.append(opened_store(*arguments))
+        return opened[-1]
+
+    async def use() -> None:
+        async with host.plane("team", "one") as plane:
+            used.append(plane.store)
+
+    used: list[Store] = []
+    monkeypatch.setattr("dovetail.apiserver.planes.host.opened_store", held)
+    try:
+        for _ in range(3):
+            gone = asyncio.create_task(use())
+            await asyncio.to_thread(begun.wait, PATIENCE_S)
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+        stays = asyncio.create_task(use())
+    finally:
+        go.set()
+    await stays
+    assert used == opened and len(opened) == 1
+    await until_closed(host)
+    last = asyncio.create_task(use())
+    await asyncio.sleep(0)
+    last.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        while len(opened) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await until_closed(host)
+    assert len(used) == 1, "what nobody waits for is closed, too"
+
+
+async def test_the_registry_is_closed_after_a_write_whose_caller_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = PlaneHost(tmp_path)
+    await host.create("team", "one")
+    remove, add, close = PlaneRegistry.remove, PlaneRegistry.add, PlaneRegistry.close
+    begun, go, order = threading.Event(), threading.Event(), list[str]()
+
+    def held(self: PlaneRegistry, name: PlaneName) -> str | None:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        found = remove(self, name)
+        order.append("removed")
+        return found
+
+    def added(self: PlaneRegistry, name: PlaneName, origin: str = "") -> str:
+        order.append("adds")
+        return add(self, name, origin)
+
+    def closed(self: PlaneRegistry) -> None:
+        order.append("closed")
+        close(self)
+
+    monkeypatch.setattr(PlaneRegistry, "remove", held)
+    monkeypatch.setattr(PlaneRegistry, "add", added)
+    monkeypatch.setattr(PlaneRegistry, "close", closed)
+    deleting = asyncio.create_task(host.delete("team", "one"))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    other = asyncio.create_task(host.create("team", "two"))
+    deleting.cancel()
+    stopping = asyncio.create_task(host.stop())
+    try:
+        await asyncio.sleep(0.05)
+        assert order == []
+    finally:
+        go.set()
+    await asyncio.gather(other, stopping)
+    assert order == ["removed", "adds", "closed"]
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+    again = PlaneHost(tmp_path)
+    assert again.names == [PlaneName("team", "two")]
+    await again.stop()
+
+
+def test_a_removal_that_fails_is_taken_back(tmp_path: Path) -> None:
+    """Else all that is written after it would be in its transaction, and lost with the process."""
+    registry = PlaneRegistry(tmp_path)
+    one, two = PlaneName("team", "one"), PlaneName("team", "two")
+    registry.add(one)
+    registry._file.execute(
+        "CREATE TRIGGER full BEFORE DELETE ON planes BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+    )
+    with pytest.raises(sqlite3.Error, match="disk is full"):
+        registry.remove(one)
+    registry.add(two)
+    registry.close()
+    again = PlaneRegistry(tmp_path)
+    assert again.names == [one, two]
+    again.close()

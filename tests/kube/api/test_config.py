@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubeconfig files, service accounts and credential plugins: what is taken from them, and how errors name the place."""
 
+import asyncio
 import base64
 import json
 import os
 import stat
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dovetail.kube.api.config import in_cluster, load_config, load_kubeconfig
-from dovetail.kube.api.credentials import Credentials, ExecPlugin, Files
+from dovetail.kube.api.credentials import Credentials, ExecPlugin, Files, Identity
 from dovetail.kube.api.errors import ConfigError
+from tests.patience import PATIENCE_S
 
 
 def b64(text: str) -> str:
@@ -173,6 +176,40 @@ async def test_token_files_are_read_again_before_long(tmp_path: Path, monkeypatc
     assert kept.token == "t2", "a token file that is missing for a moment stops nobody"
     with pytest.raises(ConfigError, match="tokenFile: cannot read"):
         await credentials.renew(kept)
+
+
+class HeldSource:
+    """Each credential is issued when `go` is set. `most` is how many were being issued at a time."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.now = self.most = self.issued = 0
+
+    def issue(self) -> Identity:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.begun.set()
+        assert self.go.wait(PATIENCE_S)
+        self.now -= 1
+        self.issued += 1
+        return Identity(f"t{self.issued}")
+
+
+async def test_a_plugin_is_not_run_again_beside_the_run_of_a_caller_that_was_cancelled() -> None:
+    source = HeldSource()
+    credentials = Credentials(source)
+    cancelled = asyncio.create_task(credentials.renew())
+    try:
+        assert await asyncio.to_thread(source.begun.wait, PATIENCE_S)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        others = [asyncio.create_task(credentials.renew()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+    finally:
+        source.go.set()
+    assert [(await one).token for one in others] == ["t1"] * 3
+    assert (source.issued, source.most) == (1, 1)
 
 
 PLUGIN = """\

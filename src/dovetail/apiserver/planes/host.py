@@ -4,6 +4,9 @@
 A request is authenticated by its token before anything of it is read or any plane is opened. A plane is opened at its
 first request and closed when it was idle for a while, so that an idle plane is a row in the registry and a file. There
 are no timers but one for each open plane that is idle.
+
+What has begun in a thread goes on where its caller is cancelled, as a request is when its client goes: a plane is
+opened once for all that wait for it, and one thread alone uses the registry's file, which it closes last.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from aiohttp import web
 from msgspec import Struct
@@ -36,6 +41,7 @@ _FOLLOWED = ("pods", "podgroups.scheduling.k8s.io", "configmaps")
 
 MOST_LOGS = 10
 """Logs that a plane reads at a time."""
+T = TypeVar("T")
 LogSource = Callable[[web.BaseRequest, PlaneName, str, str], Awaitable[web.StreamResponse]]
 """Called with the request, the plane, and namespace and name of the pod."""
 
@@ -65,6 +71,7 @@ class _Place:
         self.budget = RequestBudget(limits, time.monotonic())
         self.turn = asyncio.Lock()
         """Held while the plane is opened or closed."""
+        self.opening: asyncio.Task[PlaneApi] | None = None
         self.plane: PlaneApi | None = None
         self.users = 0
         self.in_flight = 0
@@ -82,6 +89,8 @@ class PlaneHost:
         self._options = options
         self._clock = clock
         self._registry = PlaneRegistry(folder)
+        self._writing = ThreadPoolExecutor(1, "plane-registry")
+        self._stopped = False
         self._places: dict[PlaneName, _Place] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[PlaneName, StoreChange], None]] = []
@@ -111,11 +120,15 @@ class PlaneHost:
 
     async def stop(self) -> None:
         """Ends all requests and watches, and closes all planes."""
+        if self._stopped:
+            return
+        self._stopped = True
         await self._connections.stop()
         for name in list(self._places):
             await self._close(self._places[name])
         await asyncio.gather(*self._closing)
-        self._registry.close()
+        await self._write(self._registry.close)
+        self._writing.shutdown(wait=False)
 
     @property
     def names(self) -> list[PlaneName]:
@@ -144,7 +157,7 @@ class PlaneHost:
         plane = PlaneName(namespace, name)
         if self._registry.origin_of(plane) not in (None, origin):
             await self.delete(namespace, name)
-        await asyncio.to_thread(self._registry.add, plane, origin)
+        await self._write(partial(self._registry.add, plane, origin))
 
     def origin_of(self, namespace: str, name: str) -> str | None:
         """The uid of the AgentControlPlane for which the plane was made; None if there is no such plane."""
@@ -157,24 +170,28 @@ class PlaneHost:
     async def issue_token(self, namespace: str, name: str, *, only: bool = False) -> str:
         """A new token of the plane; `only` ends all others. Raises KeyError if there is no such plane."""
         plane = PlaneName(namespace, name)
-        token = await asyncio.to_thread(self._registry.issue, plane)
+        token = await self._write(partial(self._registry.issue, plane))
         if only:
-            await asyncio.to_thread(self._registry.revoke, plane, but=token)
+            await self._write(partial(self._registry.revoke, plane, but=token))
         return token
 
     async def revoke_tokens(self, namespace: str, name: str) -> None:
         """Ends all tokens of the plane. Watches that are open go on. Raises KeyError if there is no such plane."""
-        await asyncio.to_thread(self._registry.revoke, PlaneName(namespace, name))
+        await self._write(partial(self._registry.revoke, PlaneName(namespace, name)))
 
     async def delete(self, namespace: str, name: str) -> None:
         """Removes the plane with its tokens and its file, and ends its watches. Nothing happens if it is not there."""
         plane = PlaneName(namespace, name)
-        uid = await asyncio.to_thread(self._registry.remove, plane)
+        uid = await self._write(partial(self._registry.remove, plane))
         place = self._places.pop(plane, None)
         if place is not None:
             await self._close(place)
         for path in self._folder.glob(f"{uid}.sqlite*") if uid else ():
             path.unlink(missing_ok=True)
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        """In the thread of the registry, after what has begun before."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writing, work))
 
     @contextlib.asynccontextmanager
     async def plane(self, namespace: str, name: str) -> AsyncIterator[PlaneApi]:
@@ -273,13 +290,19 @@ class PlaneHost:
             yield await self._opened(place)
         finally:
             place.users -= 1
-            if not place.users and place.plane is not None:
-                place.idle = asyncio.get_running_loop().call_later(self._options.idle_s, self._close_idle, place)
+            self._unused(place)
 
     async def _opened(self, place: _Place) -> PlaneApi:
         plane = place.plane
         if plane is not None and not plane.failed:
             return plane
+        if place.opening is None or place.opening.done():
+            place.opening = asyncio.get_running_loop().create_task(self._open(place))
+            # A failure that nobody waits for is no event: the next request finds it again.
+            place.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
+        return await asyncio.shield(place.opening)
+
+    async def _open(self, place: _Place) -> PlaneApi:
         async with place.turn:
             if place.gone:
                 raise failures.Failure(503, "ServiceUnavailable", "the plane was removed")
@@ -292,7 +315,13 @@ class PlaneHost:
                 for collection in _FOLLOWED:
                     store.collection(collection).listeners.append(partial(self._note, place.name))
                 place.plane = PlaneApi(store, self._options.limits, place.budget, self._clock)
+                self._unused(place)
             return place.plane
+
+    def _unused(self, place: _Place) -> None:
+        """Closes an open plane later, if nobody uses it."""
+        if not place.users and place.plane is not None and place.idle is None:
+            place.idle = asyncio.get_running_loop().call_later(self._options.idle_s, self._close_idle, place)
 
     def _note(self, name: PlaneName, change: StoreChange) -> None:
         for listener in self.listeners:

@@ -56,7 +56,7 @@ class PlaneRegistry:
         self._tokens: dict[str, tuple[str, bytes]] = {}
         path = folder / "planes.sqlite"
         try:
-            # Writes come from one caller after the other, from whichever thread.
+            # Writes come from one caller after the other, from a thread of their own.
             self._file = sqlite3.connect(path, isolation_level=None, timeout=0.5, check_same_thread=False)
             self._read(path)
         except sqlite3.Error as error:
@@ -108,10 +108,11 @@ class PlaneRegistry:
         uid = self._uids.get(name)
         if uid is None:
             return None
-        self._file.execute("BEGIN IMMEDIATE")
-        self._file.execute("DELETE FROM tokens WHERE plane = ?", (uid,))
-        self._file.execute("DELETE FROM planes WHERE uid = ?", (uid,))
-        self._file.execute("COMMIT")
+        # A transaction that fails is taken back: what is written later would be in it, and lost.
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("DELETE FROM tokens WHERE plane = ?", (uid,))
+            self._file.execute("DELETE FROM planes WHERE uid = ?", (uid,))
         del self._uids[name], self._names[uid], self._origins[name]
         self._tokens = {id: token for id, token in self._tokens.items() if token[0] != uid}
         return uid

@@ -133,13 +133,14 @@ class ExecPlugin:
 
 
 class Credentials:
-    """The identity in force. `fresh` costs a comparison; `renew` reads the source, once for all waiting callers."""
+    """The identity in force. `fresh` costs a comparison; `renew` reads the source, once for all waiting callers, also
+    for those that come after one that was cancelled: a plugin is not run twice at a time, as it may use up a token."""
 
     def __init__(self, source: CredentialSource) -> None:
         self._source = source
         self._identity: Identity | None = None
         self._expires_s = 0.0
-        self._lock = asyncio.Lock()
+        self._renewing: asyncio.Task[Identity] | None = None
 
     def fresh(self) -> Identity | None:
         """The identity, or None when it is time to `renew`."""
@@ -151,16 +152,22 @@ class Credentials:
         Raises ConfigError. When a file or plugin fails but no server refused the old identity, that one stays in use
         for another ten seconds: a token file being replaced must not stop a scheduler.
         """
-        async with self._lock:
+        if self._renewing is None or self._renewing.done():
             current = self.fresh()
             if current and current is not refused:
                 return current
-            try:
-                identity = await asyncio.to_thread(self._source.issue)
-            except ConfigError:
-                if self._identity is None or refused is not None:
-                    raise
-                identity = Identity(self._identity.token, self._identity.client_pem, _REREAD_S)
-            self._identity = identity
-            self._expires_s = time.monotonic() + identity.valid_s
-            return identity
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(refused))
+            # A failure that nobody waits for any more is found again by the next request.
+            self._renewing.add_done_callback(lambda renewing: renewing.cancelled() or renewing.exception())
+        return await asyncio.shield(self._renewing)
+
+    async def _renew(self, refused: Identity | None) -> Identity:
+        try:
+            identity = await asyncio.to_thread(self._source.issue)
+        except ConfigError:
+            if self._identity is None or refused is not None:
+                raise
+            identity = Identity(self._identity.token, self._identity.client_pem, _REREAD_S)
+        self._identity = identity
+        self._expires_s = time.monotonic() + identity.valid_s
+        return identity
