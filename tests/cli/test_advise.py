@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,6 +218,28 @@ def test_a_file_that_is_no_record(tmp_path: Path, text: str, wrong: str) -> None
     assert result.exit_code == 1 and wrong in result.stderr and record.read_text() == text
     result = run("--record", str(tmp_path / "none" / "advice.json"))
     assert result.exit_code == 1 and "cannot write" in result.stderr
+
+
+def test_a_record_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+    record = tmp_path / "advice.json"
+    shown("--record", str(record))
+    before = record.read_text()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        result = run("--record", str(record))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 1 and f"cannot write {record}: File too large" in result.stderr
+    assert record.read_text() == before and list(tmp_path.iterdir()) == [record]
+
+
+def test_a_record_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), str(tmp_path), "-"):
+        result = run("--record", name)
+        assert result.exit_code == 1
+        assert f"{name}: is no regular file: what is advised is kept in one" in result.stderr
 
 
 def test_savings_in_money_have_the_date_of_the_price(tmp_path: Path, store: MemoryReader) -> None:

@@ -51,8 +51,8 @@ def main() -> int:
             case "referee":
                 return subprocess.run([referee.build(print_progress)], check=False).returncode
             case _:
-                print(binaries.build(print_progress))
-                print(referee.build(print_progress).parent)
+                print(f"the binaries of the control plane are in {binaries.build(print_progress)}")
+                print(f"the program of the referee is in {referee.build(print_progress).parent}")
                 return 0
     except (binaries.PlaneUnavailable, ComponentFailed) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -29,6 +29,11 @@ from tools.images.cache import cache_dir, keep, only_builder
 ROOT = Path(__file__).parents[2]
 # The symbolic link to deploy/ in the package needs that folder beside it.
 _PARTS = ("LICENSE", "NOTICE", "README.md", "deploy", "pyproject.toml", "setup.py", "src")
+_COMPILER_VARIABLES = (
+    *("AR", "ARFLAGS", "ARCHFLAGS", "CC", "CPP", "CPPFLAGS", "CXX", "LDFLAGS"),
+    *("C_INCLUDE_PATH", "CPATH", "LIBRARY_PATH", "GCC_EXEC_PREFIX", "COMPILER_PATH"),
+)
+"""What the compiler reads of the environment. CFLAGS and LDSHARED are not among them: a build has its own."""
 _BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
@@ -91,8 +96,8 @@ def build_wheel(sdist: Path, target: Path, epoch: int, report: Report, *, compil
 
 
 def kept_wheel(report: Report) -> Path:
-    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources, for
-    this Python and this kind of machine, which its name has.
+    """The compiled wheel of the working tree from the cache, where it is kept by the digest of its sources and of the
+    variables of its compiler, for this Python and this kind of machine, which its name has.
 
     Raises PlaneUnavailable."""
     # One that is there is taken also while a wheel of other sources is built, which takes minutes.
@@ -105,14 +110,21 @@ def kept_wheel(report: Report) -> Path:
             # The sources may have changed, as when another process built for minutes.
             if sources_digest() == sources:
                 wheel = build_wheel(sdist, Path(folder), 0, report)
-                keep(cache_dir() / "distributions" / sources / wheel.name, wheel.read_bytes())
+                keep(_folder_of(sources) / wheel.name, wheel.read_bytes())
     return found[0]
 
 
 def _kept(sources: str) -> list[Path]:
     """The wheels of sources with this digest that this Python can install."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return list((cache_dir() / "distributions" / sources).glob(f"*-{python}-*_{platform.machine()}.whl"))
+    return list(_folder_of(sources).glob(f"*-{python}-*_{platform.machine()}.whl"))
+
+
+def _folder_of(sources: str) -> Path:
+    """Where wheels of sources with this digest are kept that are built with the variables of now."""
+    named = "".join(f"{name}={os.environ[name]}\0" for name in _COMPILER_VARIABLES if os.environ.get(name))
+    built = f"-{hashlib.sha256(named.encode(errors='surrogateescape')).hexdigest()[:16]}" if named else ""
+    return cache_dir() / "distributions" / f"{sources}{built}"
 
 
 def sources_digest(root: Path = ROOT) -> str:

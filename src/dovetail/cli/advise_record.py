@@ -14,10 +14,12 @@ from dovetail.advice.sizing.market import Market
 from dovetail.advice.sizing.rule import EarlierAdvice
 from dovetail.advice.sizing.seen import JobSeen, seen_of
 from dovetail.cli.files import text_of
+from dovetail.cli.manifest_files import replace_file
 from dovetail.core.json_text import JsonError, decode_json
 from dovetail.history.job_use import JobKey, JobsUse, job_uses
 from dovetail.history.records import Period
 from dovetail.history.store import HistoryReader
+from dovetail.kube.manifests.documents import STDIN
 
 
 def followed(file: str, uses: JobsUse, reader: HistoryReader, prices: Market, now_ms: int) -> tuple[EarlierAdvice, ...]:
@@ -34,8 +36,10 @@ def followed(file: str, uses: JobsUse, reader: HistoryReader, prices: Market, no
 
 
 def _read(file: str) -> AdviceRecord:
-    if not Path(file).exists():
+    if not Path(file).exists() and file != STDIN:
         return AdviceRecord()
+    if not Path(file).is_file():
+        raise click.ClickException(f"{file}: is no regular file: what is advised is kept in one")
     try:
         record = decode_json(text_of(file), AdviceRecord)
     except JsonError as error:
@@ -48,9 +52,4 @@ def _read(file: str) -> AdviceRecord:
 
 
 def _write(file: str, record: AdviceRecord) -> None:
-    text = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
-    try:
-        with click.open_file(file, "wb", atomic=True) as stream:
-            stream.write(text)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
+    replace_file(Path(file), msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")

@@ -90,19 +90,21 @@ def written(old: File, new: File) -> File:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Make or replace the file atomically: if the write fails, the file stays as it was. What is no regular file, such
-    as /dev/stdout, is written to. Raises ClickException."""
+    as /dev/stdout, is written to, but for a named pipe that nobody reads. Raises ClickException."""
     # Imported here: most runs write nothing.
     import tempfile
 
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(data)
+            _write_to(path, data)
             return
         real = path.resolve()
         with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:
             temporary = Path(stream.name)
             try:
                 stream.write(data)
+                # Of a full disk the buffer would hear only after the old file is gone.
+                stream.flush()
                 temporary.chmod(real.stat().st_mode & 0o7777 if real.exists() else 0o666 & ~_umask())
                 temporary.replace(real)
             except BaseException:
@@ -110,6 +112,22 @@ def replace_file(path: Path, data: bytes) -> None:
                 raise
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+
+
+def _write_to(path: Path, data: bytes) -> None:
+    """Write to what is no regular file. Raises ClickException, also for a named pipe, or a socket, for whose reader the
+    command would wait for ever; OSError."""
+    import errno
+
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise click.ClickException(f"cannot write {path}: it is no regular file, and nobody reads it") from error
+        raise
+    os.set_blocking(number, True)
+    with os.fdopen(number, "wb") as stream:
+        stream.write(data)
 
 
 def _umask() -> int:

@@ -587,6 +587,16 @@ def test_a_baseline_may_go_to_what_is_no_regular_file(bad: Path) -> None:
         assert len(json.load(written)) == 1
 
 
+def test_a_named_pipe_is_no_baseline_and_nobody_waits_for_it(bad: Path) -> None:
+    pipe = bad.parent / "pipe"
+    os.mkfifo(pipe)
+    result = lint(bad, *ONLY, "--baseline", pipe)
+    assert (result.exit_code, result.stderr) == (2, f"Error: {pipe}: is no regular file; --write-baseline writes it\n")
+    result = lint(bad, *ONLY, "--write-baseline", pipe)
+    assert result.exit_code == 1
+    assert f"cannot write {pipe}: it is no regular file, and nobody reads it" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "taken"),
     [

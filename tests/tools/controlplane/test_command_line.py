@@ -61,7 +61,10 @@ def test_two_builders_build_once(tmp_path: Path) -> None:
     printed = {builder.communicate(timeout=PATIENCE_S)[0].strip() for builder in builders}
     assert len(printed) == 1
     names = sorted([*binaries.PACKAGES, *referee.PACKAGES])
-    assert sorted(path.name for line in printed.pop().splitlines() for path in Path(line).iterdir()) == names
+    assert (
+        sorted(path.name for line in printed.pop().splitlines() for path in Path(line.rpartition(" in ")[2]).iterdir())
+        == names
+    )
     assert len((tmp_path / "built").read_text().splitlines()) == len(names)
 
 

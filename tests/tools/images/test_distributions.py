@@ -131,6 +131,8 @@ class Cache:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sources, self.built, self.meanwhile = "old", list[str](), ""
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        for name in distributions._COMPILER_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(distributions, "sources_digest", lambda: self.sources)
         monkeypatch.setattr(distributions, "build_sdist", self._sdist)
         monkeypatch.setattr(distributions, "build_wheel", self._wheel)
@@ -174,6 +176,23 @@ def test_another_python_has_a_wheel_of_its_own(wheels: Cache, monkeypatch: pytes
     monkeypatch.setattr(sys, "version_info", SimpleNamespace(major=3, minor=99))
     found += [distributions.kept_wheel(lambda text: None).name for _ in range(2)]
     assert ["-cp399-" in name for name in found] == [False, True, True] and len(wheels.built) == 2
+
+
+def test_another_compiler_or_other_flags_have_a_wheel_of_their_own(
+    wheels: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.wheel()
+    for name, value in (("CC", "gcc -march=native"), ("LDFLAGS", "-Wl,-O1"), ("CPPFLAGS", "-DSLOW"), ("CC", "gcc")):
+        monkeypatch.setenv(name, value)
+        for _ in range(2):
+            wheels.wheel()
+    assert len(wheels.built) == 5
+    for name in ("CC", "LDFLAGS", "CPPFLAGS"):
+        monkeypatch.delenv(name)
+    # A build has its own.
+    monkeypatch.setenv("CFLAGS", "-O0")
+    wheels.wheel()
+    assert len(wheels.built) == 5
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dovetail.cli.lint.settings import BadSettings
 from dovetail.cli.manifest_files import replace_file, shown_name
 from dovetail.core.json_text import JsonError, decode_json
-from dovetail.kube.manifests.documents import STDIN
+from dovetail.kube.manifests.documents import STDIN, BytesNotRead, ManifestError, content
 
 if TYPE_CHECKING:
     from dovetail.advice.lint.engine import LintFinding
@@ -28,10 +28,12 @@ _FIELDS = ("file", "rule", "object", "path", "message")
 def read_baseline(file: Path) -> Counter[_Known]:
     """How often each finding is known. Raises BadSettings."""
     try:
-        entries = decode_json(file.read_bytes(), list[dict[str, str]])
+        entries = decode_json(content(file.absolute()), list[dict[str, str]])
         return Counter(_from(one) for one in entries)
-    except OSError as error:
-        raise BadSettings(f"cannot read {file}: {error.strerror}; --write-baseline writes it") from error
+    except ManifestError as error:
+        # What else manifests could be read from is of no use here.
+        why = error.message if isinstance(error, BytesNotRead) else error.message.partition(":")[0]
+        raise BadSettings(f"{file}: {why}; --write-baseline writes it") from error
     except (JsonError, KeyError) as error:
         raise BadSettings(f"{file}: is no baseline: {error}; --write-baseline writes it") from error
 
