@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dovetail.dashboard import board as boards
-from dovetail.dashboard import pages
+from dovetail.dashboard import fair_turns, pages
 from dovetail.dashboard.board import Pace, PageBoard, TooManyPages, Topic, Viewer
 from dovetail.dashboard.page_types import FleetPage
 from dovetail.dashboard.sheets import Sheet
@@ -301,6 +301,22 @@ async def test_pages_are_bounded_and_those_that_are_viewed_stay(monkeypatch: pyt
         await board.sheet(Topic("teams"))
     board.remove(viewer)
     await board.sheet(Topic("teams"))
+
+
+async def test_many_windows_of_others_delay_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_turns, "TURN_S", 0.0)
+    monkeypatch.setattr(boards, "PART", 1000.0)
+    source = FakeSource(node("a"))
+    async with running(source) as board:
+        for number in range(48):
+            board.add(Viewer(frozenset({Topic("jobs", f"first={number + 1}")}), "many"))
+        stream = Stream(board, FLEET)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        source.put(node("a"), node("b"))
+        asked = len(source.asked)
+        await stream.until(lambda news: "fleet" in news["changed"])
+        assert len(source.asked) - asked < 10, "of the 48 windows few were asked for before"
+        await stream.events.aclose()
 
 
 async def test_a_right_that_ends_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -451,6 +451,30 @@ async def test_a_page_follows_the_cluster_and_shows_what_is_old_since_when(brows
     await page.close()
 
 
+async def test_who_filters_stays_in_the_field_while_a_window_is_not_answered(browser: Browser) -> None:
+    shown = await seen(browser)
+    page, source = shown.page, FakeSource(node("a"), pod("runs", 3, on="a"), pod("waits", 9))
+    async with served(source) as (client, _):
+        await shown.open(f"{url_of(client)}jobs")
+        rows, field = page.locator("tbody tr"), page.get_by_role("searchbox")
+        await page.keyboard.press("/")
+        await page.keyboard.type("runs")
+        await expect(rows).to_have_count(1)
+        source.why = "no scheduler leads"
+        await page.keyboard.type("-not")
+        await expect(page.locator(".old")).to_contain_text("no scheduler leads")
+        await expect(field).to_be_focused()
+        await page.keyboard.type("-here")
+        await expect(field).to_have_value("runs-not-here")
+        await expect(rows).to_have_count(1)
+        source.why = ""
+        source.changed.set()
+        await expect(page.locator("p.none")).to_contain_text("No job has “runs-not-here”")
+        await expect(page.locator(".old")).to_have_count(0)
+        await expect(field).to_be_focused()
+    await page.close()
+
+
 async def test_what_a_change_would_do_is_asked_and_shown(browser: Browser) -> None:
     shown = await seen(browser)
     page = shown.page

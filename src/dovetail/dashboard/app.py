@@ -231,7 +231,7 @@ class _Streams:
             self._board.keep(found)
         except TooManyPages as error:
             return failed(429, str(error))
-        events = events_of(self._board, found, request.headers.get("last-event-id", ""), may)
+        events = events_of(self._board, found, request.headers.get("last-event-id", ""), may, header)
 
         async def counted() -> AsyncIterator[ServerSentEvent]:
             self._streams[header] += 1

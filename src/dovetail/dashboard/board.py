@@ -7,6 +7,7 @@ Rules
 - Pages about the past are of another source, and are looked after beside the others: they take long.
 - Pages of one moment share their answers. On average they take a PART of one core: what was not taken before is
   kept, up to MOST_CREDIT_S, so that a change after a pause is there at once.
+- Users share the time fairly (`fair_turns`): however much one has open, the pages of others are asked for meanwhile.
 - An answer that takes longer than QUICK_S, and that a page asks for `seldom`, waits: the page is shown with the one
   that was there before, and again with the new one. It is asked for no faster than that it takes a SELDOM_PART of the
   time.
@@ -29,6 +30,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dovetail.core.json_text import JsonError, decode_json
+from dovetail.dashboard.fair_turns import FairTurns
 from dovetail.dashboard.page_types import NotYet
 from dovetail.dashboard.pages import OF_OBJECT, OF_WINDOW, PAGES
 from dovetail.dashboard.past_pages import OF_PAST, PAST_PAGES
@@ -156,6 +158,7 @@ class PageBoard:
         self._viewers: dict[Viewer, None] = {}
         self._answers: dict[tuple[ViewSource, str, str], _Answers] = {}
         self._slow = _Slow()
+        self._turns = {one: FairTurns[Topic]() for one in (self.source, self.past)}
         self._paces = {one: Pace(time.monotonic()) for one in (self.source, self.past)}
         self._version = 0
         self._viewed = {one: asyncio.Event() for one in (self.source, self.past)}
@@ -214,14 +217,19 @@ class PageBoard:
     async def _follow(self, source: ViewSource) -> None:
         while True:
             await self._viewed[source].wait()
-            topics = {topic for viewer in self._viewers for topic in viewer.topics if self._source_of(topic) is source}
-            if not topics:
+            wanted: dict[str, set[Topic]] = {}
+            for viewer in self._viewers:
+                if topics := {topic for topic in viewer.topics if self._source_of(topic) is source}:
+                    wanted.setdefault(viewer.user, set()).update(topics)
+            if not wanted:
                 self._viewed[source].clear()
                 continue
             began_s, slow_s = time.process_time(), self._slow.cpu_s
-            await self._look(source, sorted(topics))
+            await self._look(source, self._turns[source].turn(wanted))
             used_s = time.process_time() - began_s - (self._slow.cpu_s - slow_s)
             await asyncio.sleep(self._paces[source].rest_s(max(0.0, used_s), time.monotonic()))
+            if self._turns[source].cut:
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROBED_S):
                     await source.changed.wait()
@@ -322,10 +330,12 @@ class PageBoard:
 
 
 class Viewer:
-    """Somebody that has these pages open. `heard` is set when one has changed, or is not answered any more or again."""
+    """Somebody that has these pages open, of a `user` by name or token. `heard` is set when one has changed, or is not
+    answered any more or again."""
 
-    def __init__(self, topics: frozenset[Topic]) -> None:
+    def __init__(self, topics: frozenset[Topic], user: str = "") -> None:
         self.topics = topics
+        self.user = user
         self.heard = asyncio.Event()
 
 

@@ -40,12 +40,14 @@ class _News(Struct, frozen=True, rename="camel"):
 
 
 async def events_of(
-    board: PageBoard, topics: frozenset[Topic], last_id: str, may: Callable[[], Awaitable[Refusal | None]]
-) -> AsyncGenerator[ServerSentEvent, None]:
-    """The events, until the viewer goes, may not see the pages any more, or the board is closed."""
+    board: PageBoard, topics: frozenset[Topic], last_id: str, may: Callable[[], Awaitable[Refusal | None]],
+    user: str = "",
+) -> AsyncGenerator[ServerSentEvent, None]:  # fmt: skip
+    """The events for a viewer of this user, until the viewer goes, may not see the pages any more, or the board is
+    closed."""
     of, _, number = last_id.rpartition("-")
     version = int(number) if of == board.id and number.isdecimal() and len(number) < 16 else 0
-    viewer = Viewer(topics)
+    viewer = Viewer(topics, user)
     board.add(viewer)
     try:
         while not board.closed:

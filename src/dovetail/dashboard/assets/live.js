@@ -26,6 +26,8 @@ export const recorded = document.documentElement.hasAttribute("data-replay");
 export const nowMs = () => (recorded ? live.atMs : Date.now() + live.offsetMs);
 const RECORDED = new Set(["fleet", "queue", "jobs", "teams", "leases", "job", "node"]);
 const MOST_RECORDED = 32;
+// Statuses of what is asked again soon.
+const AWAY = new Set([429, 503]);
 const NO_HISTORY = { document: { page: null, error: "A recording has no history." }, status: 404, tag: null };
 const heard = () => listeners.forEach((one) => one());
 
@@ -281,8 +283,10 @@ export function useSheet(path, everyMs, inWindow = false) {
   if (!has) return NO_HISTORY;
   const found = sheets.get(key);
   if (!recorded && !inWindow) return found ?? null;
-  // Until the page of another time is there, the one before stays.
-  if (found) shown.current = { found, viewer };
+  // Until the page of another time is there, the one before stays. Also of a window that is not answered: where one writes
+  // stays where it is, and the stream tells why the rows are old.
+  const unanswered = !recorded && AWAY.has(found?.status) && shown.current?.viewer === viewer && shown.current.found.document.page;
+  if (found && !unanswered) shown.current = { found, viewer };
   return shown.current?.viewer === viewer ? shown.current.found : null;
 }
 
