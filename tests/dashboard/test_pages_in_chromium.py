@@ -451,7 +451,7 @@ async def test_a_page_follows_the_cluster_and_shows_what_is_old_since_when(brows
     await page.close()
 
 
-async def test_who_filters_stays_in_the_field_while_a_window_is_not_answered(browser: Browser) -> None:
+async def test_the_filter_keeps_the_focus_while_a_window_is_not_answered(browser: Browser) -> None:
     shown = await seen(browser)
     page, source = shown.page, FakeSource(node("a"), pod("runs", 3, on="a"), pod("waits", 9))
     async with served(source) as (client, _):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order the pages of several users are looked at, so that those of one do not delay those of another.
+"""In which order the pages of several users are asked for, so that those of one do not delay those of another.
 
 Rules
 - A turn takes TURN_S at most, and one page at least; what it did not reach comes first in the next.
-- The next page is one of the user on whom the least time was spent, and of that user's the one that was not looked at
-  for longest. Of the time half is forgotten with each turn.
-- A page that several users have is looked at once, for the one of them that comes first.
+- The next page is one of the user that had the least time, and of that user's pages the one that was asked for longest
+  ago. Half of the time is forgotten with each turn.
+- A page that several users have is asked for once, for the one of them that comes first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ K = TypeVar("K", bound=Ordered)
 
 
 class FairTurns(Generic[K]):
-    """Over pages. `clock_s` runs while a page that was given is looked at."""
+    """Over pages. `clock_s` is the time that pages take."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self.cut = False
-        """Whether the last turn ended before all pages were looked at."""
+        """Whether the last turn ended before all pages were asked for."""
         self._clock_s = clock_s
         self._spent_s: dict[str, float] = {}
         self._looked: dict[K, int] = {}
@@ -49,13 +49,13 @@ class FairTurns(Generic[K]):
         }
         users = [(self._spent_s[user], user) for user in wanted if wanted[user]]
         heapify(users)
-        given: set[K] = set()
+        taken: set[K] = set()
         began_s = self._clock_s()
-        while users and (not given or self._clock_s() - began_s < TURN_S):
+        while users and (not taken or self._clock_s() - began_s < TURN_S):
             _, user = users[0]
             page = waiting[user].pop()
-            if page not in given:
-                given.add(page)
+            if page not in taken:
+                taken.add(page)
                 self._count += 1
                 self._looked[page] = self._count
                 then_s = self._clock_s()
