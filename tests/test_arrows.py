@@ -108,7 +108,7 @@ missing, where deploy/ puts Dovetail, the readers of a cluster, of manifests and
 maintenance of nodes, and the forms of durations and of budgets. A command makes no request of its own."""
 LIBRARIES = {
     "core": {
-        *("__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "difflib"),
+        *("__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "difflib"),
         *("enum", "fractions", "functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing"),
         *("weakref", "msgspec", "msgspec.json", "msgspec.structs", "mypy_extensions"),
         *("numpy", "numpy.lib.stride_tricks", "numpy.typing"),

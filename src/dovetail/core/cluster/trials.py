@@ -7,6 +7,8 @@ announced.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from msgspec import Struct
 
 from dovetail.core.cluster.changes import Changes
@@ -63,7 +65,7 @@ class Trial:
             self._outer.extend(self._log)
 
 
-class Undoable:
+class Undoable(ABC):
     """A state whose changes can be undone; `changes` is what it has announced."""
 
     def __init__(self) -> None:
@@ -75,9 +77,9 @@ class Undoable:
         """A change to the state that is undone unless kept. Trials nest; a kept inner one belongs to the outer."""
         return Trial(self)
 
+    @abstractmethod
     def reverse(self, done: Placement | Evicted) -> None:
         """Undo one change, the last that is not undone."""
-        raise NotImplementedError
 
     def mark(self) -> int:
         """A point inside the running trial to `rewind` to."""
