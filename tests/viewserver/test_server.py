@@ -425,7 +425,7 @@ async def test_the_memory_of_a_what_if_is_bounded(tmp_path: Path, monkeypatch: p
     begin, taken = generation._begin, list[bytes]()
 
     def without_a_heap(following: Following, ours: str, alone: bool, recording: Path | None) -> Any:
-        """As the product's. What this process's heap has left, which no bound counts, is taken before a question comes."""
+        """The product's, and then all that this process's heap has left, which no bound counts, is taken."""
         answer = begin(following, ours, alone, recording)
         with suppress(MemoryError):
             for _ in range(1024 if alone else 0):
