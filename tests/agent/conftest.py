@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine with GPUs for the tests of the agent."""
 
-from collections.abc import AsyncIterator
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 
 import msgspec
@@ -15,6 +17,18 @@ from tools.controlplane.plane import Plane
 from tools.standin.fixture import standin
 
 __all__ = ["standin"]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def folders_in_memory() -> Iterator[None]:
+    """Other temporary folders are where those of pytest are, in memory where that has room. (Paths of sockets would be
+    too long below the latter.) The agent waits until what it has written is on the disk, and so does a new name for a
+    file of the kubelet."""
+    with pytest.MonkeyPatch.context() as patch:
+        if root := os.environ.get("PYTEST_DEBUG_TEMPROOT"):
+            patch.setenv("TMPDIR", root)
+            patch.setattr(tempfile, "tempdir", root)
+        yield
 
 
 @pytest.fixture

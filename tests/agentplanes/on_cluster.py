@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import base64
-import sys
-from pathlib import Path
 
 from dovetail.agentplanes import names
 from dovetail.agentplanes.credentials import SECRET
@@ -13,7 +11,6 @@ from dovetail.apiserver.objects import Object, labels_of
 from tests.scheduler.leased import LeasedCluster
 
 AGENT = "tuner"
-DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 
 
 def secret(cluster: LeasedCluster) -> dict[str, str]:

@@ -16,8 +16,9 @@ import pytest
 from dovetail.agentplanes import names
 from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.objects import Object, condition_of, labels_of, text_at
-from tests.agentplanes.on_cluster import AGENT, DOVETAIL, carried, secret
+from tests.agentplanes.on_cluster import AGENT, carried, secret
 from tests.agentplanes.world import job
+from tests.forked import Forked
 from tests.patience import PATIENCE_S
 from tests.scheduler.leased import LEASES, LeasedCluster
 from tests.scheduler.scripted import until
@@ -26,20 +27,17 @@ KILLS = 6
 
 
 @contextlib.asynccontextmanager
-async def serving(cluster: LeasedCluster, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def serving(cluster: LeasedCluster, folder: Path) -> AsyncIterator[None]:
     """The command, killed at the end."""
     kubeconfig, before = cluster.playground.kubeconfig(folder / "host.yaml"), secret(cluster)
-    process = await asyncio.create_subprocess_exec(
-        DOVETAIL, "plane", "serve", f"--kubeconfig={kubeconfig}", f"--state={folder / 'state'}", "--listen=",
+    with Forked(
+        "plane", "serve", f"--kubeconfig={kubeconfig}", f"--state={folder / 'state'}", "--listen=",
         "--address=127.0.0.1:0", "--keep-logs=0", "--log-level=error",
-    )  # fmt: skip
-    try:
-        await until(lambda: secret(cluster) != before or process.returncode is not None)
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    ) as process:  # fmt: skip
+        await until(lambda: secret(cluster) != before or process.poll() is not None)
+        yield
+        process.kill()
+        await process.ended()
 
 
 async def listed(cluster: LeasedCluster, collection: str) -> list[Object]:

@@ -20,10 +20,11 @@ from dovetail.agentplanes.serving import ServeOptions, run
 from dovetail.apiserver.objects import Object, condition_of
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.plane.kubernetes import KubernetesBroker
-from tests.agentplanes.on_cluster import AGENT, DOVETAIL, carried, secret
+from tests.agentplanes.on_cluster import AGENT, carried, secret
 from tests.agentplanes.world import job, template
 from tests.apiserver.planes.certificates import self_signed
 from tests.contract.api import Api
+from tests.forked import Forked
 from tests.patience import PATIENCE_S
 from tests.scheduler.leased import LEASES, LeasedCluster
 from tests.scheduler.scripted import until
@@ -127,12 +128,12 @@ async def test_kubectl_and_the_command(tmp_path: Path) -> None:
     async with LeasedCluster.opened(AGENT, backend="api", heartbeat="1s") as cluster, cluster.scheduler():
         kubeconfig = cluster.playground.kubeconfig(tmp_path / "host.yaml")
         pair = str(tmp_path / "pair.pem")
-        command = await asyncio.create_subprocess_exec(
-            DOVETAIL, "plane", "serve", f"--kubeconfig={kubeconfig}", f"--state={tmp_path / 'state'}", "--listen=",
+        command = Forked(
+            "plane", "serve", f"--kubeconfig={kubeconfig}", f"--state={tmp_path / 'state'}", "--listen=",
             "--address=127.0.0.1:0", f"--tls-cert={pair}", f"--tls-key={pair}", f"--tls-ca={tmp_path / 'ca.pem'}",
         )  # fmt: skip
         try:
-            await until(lambda: bool(secret(cluster)) or command.returncode is not None)
+            await until(lambda: bool(secret(cluster)) or command.poll() is not None)
             (tmp_path / "agent.yaml").write_text(secret(cluster)["kubeconfig"])
 
             async def kubectl(*arguments: str, text: str = "") -> str:
@@ -160,4 +161,4 @@ async def test_kubectl_and_the_command(tmp_path: Path) -> None:
             assert "NotCarried" in await kubectl("get", "pod", "bad")
         finally:
             command.terminate()
-            assert await command.wait() == 0
+            assert await command.ended() == 0

@@ -7,7 +7,6 @@ import asyncio
 import json
 import signal
 import socket
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,10 +22,10 @@ from dovetail.kube.translate.quarantine_budget import QUARANTINE_BUDGET, with_bu
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, SchedulerOptions, run
+from tests.forked import Forked
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
-DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 LEASE = ("leases.coordination.k8s.io", LEASE_NAMESPACE, "dovetail-scheduler")
 AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "1000", "nvidia.com/gpu": "60"}
 
@@ -194,35 +193,26 @@ async def _get(port: int, path: str) -> str:
     return reply.decode()
 
 
-async def _command(kubeconfig: Path, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        DOVETAIL,
-        "scheduler",
-        "--kubeconfig",
-        str(kubeconfig),
-        "--no-recording",
-        *arguments,
-        stderr=asyncio.subprocess.PIPE,
-    )
+def _command(kubeconfig: Path) -> Forked:
+    return Forked("scheduler", "--kubeconfig", str(kubeconfig), "--no-recording", "--listen", "")
 
 
-async def _ended(process: asyncio.subprocess.Process) -> tuple[int | None, list[str]]:
+async def _ended(process: Forked) -> tuple[int, list[str]]:
     """The exit code, and the lines on stderr that are no log lines."""
-    _, stated = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    lines = stated.decode().splitlines()
-    return process.returncode, [line for line in lines if " dovetail." not in line]
+    code = await process.ended()
+    return code, [line for line in process.stderr.splitlines() if " dovetail." not in line]
 
 
 @pytest.mark.slow
 async def test_sigterm_is_no_error_and_a_stolen_lease_is_one_clear_line(playground: Playground, tmp_path: Path) -> None:
     kubeconfig = playground.kubeconfig(tmp_path / "config")
     put_node(playground, "a")
-    first = await _command(kubeconfig, "--listen", "")
+    first = _command(kubeconfig)
     await until(lambda: bool(holder(playground)))
     first.send_signal(signal.SIGTERM)
     assert await _ended(first) == (0, [])
     assert holder(playground) == ""
-    second = await _command(kubeconfig, "--listen", "")
+    second = _command(kubeconfig)
     await until(lambda: bool(holder(playground)))
     steal_lease(playground)
     code, stated = await _ended(second)
@@ -232,7 +222,6 @@ async def test_sigterm_is_no_error_and_a_stolen_lease_is_one_clear_line(playgrou
     assert "the lease was lost" in stated[0]
 
 
-@pytest.mark.slow
 async def test_a_server_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     server = hint = "ftp://example.org"
     kubeconfig = tmp_path / "config"
@@ -245,7 +234,7 @@ async def test_a_server_that_cannot_be_used_is_one_clear_line(tmp_path: Path) ->
         "current-context": "x",
     }
     kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **document}))
-    code, stated = await _ended(await _command(kubeconfig, "--listen", ""))
+    code, stated = await _ended(_command(kubeconfig))
     assert code == 1
     assert len(stated) == 1
     assert stated[0].startswith("Error: ")

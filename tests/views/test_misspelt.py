@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from dovetail.kube.translate.problems import nearest
+from dovetail.views import names
 
 CLUSTER = """
 apiVersion: v1
@@ -63,3 +64,9 @@ def test_a_hostile_name_costs_no_more_than_any_other() -> None:
     for _ in range(100):
         nearest("a" * 262_144, (f"{'a' * 60}{i}" for i in range(100_000)))
     assert time.process_time() - began_s < 5
+
+
+def test_a_name_longer_than_any_is_like_none() -> None:
+    """It could be compared, and one of megabytes would take seconds."""
+    assert names.nearest("n1x", ["n1"]) == "; did you mean n1?"
+    assert names.nearest(f"n1{'x' * 511}", ["n1"]) == ""

@@ -346,6 +346,25 @@ def test_a_sentence(text: str, shown: str) -> None:
     assert Redaction(world, "own").text(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("n" * 1_900_000, "n" * 1_900_000),
+        ("n" * 1_900_000 + "/", "n" * 1_900_000 + "/"),
+        ("/" * 1_900_000, "/" * 1_900_000),
+        ("n/" * 950_000, "n/" * 950_000),
+        ("x/" * 950_000 + "a", ELSEWHERE),
+        ("; did you mean " * 120_000, "; did you mean " * 120_000),
+    ],
+    ids=["a word", "a word and a slash", "slashes", "words", "names", "hints"],
+)
+def test_the_longest_text_takes_no_longer_than_many_short_ones(text: str, shown: str) -> None:
+    """An asker may write it, as a name that nothing has. If each part of it was searched from its start to the end of
+    all, it would take hours."""
+    world = state_of(node("n0"), pod("a", 3, "n0", namespace="x"), pod("mine", 1, namespace="own"))
+    assert Redaction(world, "own").text(text) == shown
+
+
 def test_a_row_more_in_a_view_is_redacted_without_a_rule_for_it() -> None:
     class Later(msgspec.Struct, frozen=True):
         inside: QueuePosition | None

@@ -14,16 +14,18 @@ MakeStandin = Callable[[str | Mapping[str, Any]], Standin]
 
 
 @pytest.fixture
-def standin(tmp_path: Path) -> Iterator[MakeStandin]:
+def standin(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeStandin]:
     """`standin(host)` creates a machine, and NVIDIA's Python binding uses the newest one in this process.
 
-    Without a C compiler the test is skipped with a message."""
+    Without a C compiler the test is skipped with a message. The files of CPUs in /sys belong to all tests of this
+    process: one that changes them does that in a copy."""
+    cpus = tmp_path_factory.getbasetemp() / "cpus"
     with ExitStack() as stack:
         made: list[Standin] = []
 
         def make(host: str | Mapping[str, Any]) -> Standin:
             try:
-                made.append(Standin(tmp_path / f"machine-{len(made)}", host))
+                made.append(Standin(tmp_path / f"machine-{len(made)}", host, cpus=cpus))
             except StandinUnavailable as error:
                 pytest.skip(str(error))
             return stack.enter_context(loaded(made[-1]))

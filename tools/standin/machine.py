@@ -7,6 +7,7 @@ kernel would report. Device nodes are plain files, so that root is not needed. C
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,9 +42,19 @@ def pci_config(acs_control: int = 0, device_control: int = 0x2910) -> bytes:
 _CONFIG = pci_config()
 
 
-def write_sysfs(description: Description, sysfs: Path) -> None:
-    """Write /sys into a folder that must not exist."""
+def write_sysfs(description: Description, sysfs: Path, cpus: Path | None = None) -> None:
+    """Write /sys into a folder that must not exist. Below `cpus` machines share the files of equal CPUs, most of all
+    files: nothing may change them then."""
     _pci(description, sysfs)
+    cpu_root = sysfs / "devices/system/cpu"
+    if cpus is None:
+        _cpus(description, cpu_root)
+    else:
+        same = repr((description.threads, [(node.cpus, node.socket) for node in description.numa]))
+        shared = cpus / hashlib.sha256(same.encode()).hexdigest()[:16]
+        if not shared.is_dir():
+            _cpus(description, shared)
+        _link(cpu_root, shared)
     _numa(description, sysfs)
     _write(sysfs / "class/dmi/id", {"product_name": description.machine, "sys_vendor": "Dovetail stand-in"})
     _write(sysfs / "module/nvidia", {"version": description.driver})
@@ -78,7 +89,10 @@ def _proc_version(version: str) -> str:
 def _write(folder: Path | str, files: Mapping[str, object]) -> None:
     # A large machine has some thousand files: plain calls take a sixth of the time of Path methods and open().
     base = str(folder)
-    os.makedirs(base, exist_ok=True)  # noqa: PTH103
+    try:
+        os.mkdir(base)  # noqa: PTH102
+    except OSError:
+        os.makedirs(base, exist_ok=True)  # noqa: PTH103
     for name, content in files.items():
         file = os.open(f"{base}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.write(file, f"{content}\n".encode())
@@ -86,8 +100,15 @@ def _write(folder: Path | str, files: Mapping[str, object]) -> None:
 
 
 def _link(path: Path, target: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(target, path.parent))
+    folder, _, _ = str(path).rpartition("/")
+    here, there = folder.split("/"), str(target).split("/")
+    same = len(os.path.commonprefix([here, there]))  # noqa: RUF071 - of parts, not of characters
+    relative = "/".join([".."] * (len(here) - same) + there[same:])
+    try:
+        os.symlink(relative, path)  # noqa: PTH211
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        os.symlink(relative, path)  # noqa: PTH211
 
 
 def _pci(description: Description, sysfs: Path) -> None:
@@ -168,24 +189,10 @@ def _nic(sysfs: Path, nic: Nic, device: Device) -> None:
     _write(sysfs / "class/misc/rdma_cm", {"dev": "10:58"})
 
 
-def _numa(description: Description, sysfs: Path) -> None:
-    nodes, cpu_root = sysfs / "devices/system/node", sysfs / "devices/system/cpu"
-    everyone = sorted(cpu for node in description.numa for cpu in node.cpus)
-    first_core = 0
+def _cpus(description: Description, cpu_root: Path) -> None:
     cpu_root.mkdir(parents=True)
+    first_core = 0
     for number, node in enumerate(description.numa):
-        folder = nodes / f"node{number}"
-        distances = [_distance(description, number, other) for other in range(len(description.numa))]
-        _write(folder, {"cpulist": ranges(node.cpus), "distance": " ".join(map(str, distances))})
-        kib = node.memory_mib * 1024
-        used = kib // 16
-        meminfo = {"MemTotal": kib, "MemFree": kib - used, "MemUsed": used}
-        lines = [f"Node {number} {name + ':':<15}{value:>9} kB" for name, value in meminfo.items()]
-        lines.append(f"Node {number} HugePages_Total: {node.hugepages_2mib:>5}")
-        lines.append(f"Node {number} HugePages_Free:  {node.hugepages_2mib:>5}")
-        _write(folder, {"meminfo": "\n".join(lines)})
-        for size_kib, pages in ((2048, node.hugepages_2mib), (1048576, 0)):
-            _write(folder / f"hugepages/hugepages-{size_kib}kB", {"nr_hugepages": pages, "free_hugepages": pages})
         # Siblings are the CPUs at the same index of each block: 0-15,128-143 is 16 cores with two threads.
         cores = len(node.cpus) // description.threads
         for place, cpu in enumerate(node.cpus):
@@ -203,8 +210,28 @@ def _numa(description: Description, sysfs: Path) -> None:
                 _write(f"{own}/cache/index3", {**cache, "shared_cpu_list": ranges(node.cpus)})
             else:
                 os.symlink(f"../cpu{node.cpus[0]}/cache", f"{own}/cache")  # noqa: PTH211
-            os.symlink(f"../../cpu/cpu{cpu}", f"{folder}/cpu{cpu}")  # noqa: PTH211
         first_core += cores
+    everyone = ranges(cpu for node in description.numa for cpu in node.cpus)
+    _write(cpu_root, dict.fromkeys(("online", "possible", "present"), everyone))
+
+
+def _numa(description: Description, sysfs: Path) -> None:
+    nodes = sysfs / "devices/system/node"
+    for number, node in enumerate(description.numa):
+        folder = nodes / f"node{number}"
+        distances = [_distance(description, number, other) for other in range(len(description.numa))]
+        _write(folder, {"cpulist": ranges(node.cpus), "distance": " ".join(map(str, distances))})
+        kib = node.memory_mib * 1024
+        used = kib // 16
+        meminfo = {"MemTotal": kib, "MemFree": kib - used, "MemUsed": used}
+        lines = [f"Node {number} {name + ':':<15}{value:>9} kB" for name, value in meminfo.items()]
+        lines.append(f"Node {number} HugePages_Total: {node.hugepages_2mib:>5}")
+        lines.append(f"Node {number} HugePages_Free:  {node.hugepages_2mib:>5}")
+        _write(folder, {"meminfo": "\n".join(lines)})
+        for size_kib, pages in ((2048, node.hugepages_2mib), (1048576, 0)):
+            _write(folder / f"hugepages/hugepages-{size_kib}kB", {"nr_hugepages": pages, "free_hugepages": pages})
+        for cpu in node.cpus:
+            os.symlink(f"../../cpu/cpu{cpu}", f"{folder}/cpu{cpu}")  # noqa: PTH211
     with_cpus = [number for number, node in enumerate(description.numa) if node.cpus]
     with_memory = [number for number, node in enumerate(description.numa) if node.memory_mib]
     all_nodes = ranges(range(len(description.numa)))
@@ -215,7 +242,6 @@ def _numa(description: Description, sysfs: Path) -> None:
         "has_memory": ranges(with_memory),
     }
     _write(nodes, files)
-    _write(cpu_root, {name: ranges(everyone) for name in ("online", "possible", "present")})
 
 
 def _distance(description: Description, one: int, other: int) -> int:

@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,12 +51,14 @@ class Standin(Engine, Readings):
 
     `environment` has the variables by which a process uses it instead of a driver, and its host engine once that was
     started. `sysfs`, `dev`, `proc` and `driver_root` replace /sys, /dev, /proc and / (the driver's libraries and
-    programs). /sys and the driver's files are written at the first access.
+    programs). /sys and the driver's files are written at the first access. Below the folder `cpus` machines share the
+    files of equal CPUs in /sys: nothing may change them then.
     Raises StandinUnavailable without a C compiler, HostError for an invalid description.
     """
 
-    def __init__(self, folder: Path, host: str | Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, host: str | Mapping[str, Any], *, cpus: Path | None = None) -> None:
         self.description = load(host)
+        self._cpus = cpus
         self.library = library.build(self.description.missing) / library.NAME
         self.folder = folder.absolute()
         self.dev, self.proc = self.folder / "dev", self.folder / "proc"
@@ -66,7 +68,7 @@ class Standin(Engine, Readings):
 
     @cached_property
     def sysfs(self) -> Path:
-        return self._written("sys", machine.write_sysfs)
+        return self._written("sys", partial(machine.write_sysfs, cpus=self._cpus))
 
     @cached_property
     def driver_root(self) -> Path:
@@ -187,15 +189,15 @@ class Standin(Engine, Readings):
         """The folder of that name, written atomically if it does not exist."""
         target = self.folder / name
         if not target.is_dir():
-            partial = self.folder / f"{name}.{uuid.uuid4().hex}"
-            write(self.description, partial)
+            unfinished = self.folder / f"{name}.{uuid.uuid4().hex}"
+            write(self.description, unfinished)
             try:
-                partial.rename(target)
+                unfinished.rename(target)
             except OSError:
                 # Another process has written it in the meantime.
                 if not target.is_dir():
                     raise
-                shutil.rmtree(partial)
+                shutil.rmtree(unfinished)
         return target
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 ANY, POD, JOB = "", "pod", "job"
 """The kinds of object that a name can mean."""
 _SHOWN = 5
+_LONGEST_KNOWN = 512
+"""No name of an object is longer, with its namespace and what stands before that."""
 HINT = "; did you mean "
 
 
@@ -17,7 +19,9 @@ class JobNotFound(Exception):
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """ "; did you mean A, B?" for similar names, else "". Those of the same namespace are compared without it, as it is
-    equal in all of them."""
+    equal in all of them. Nothing is like a name that is longer than any: to compare that takes seconds."""
+    if len(name) > _LONGEST_KNOWN:
+        return ""
     # Imported here: most names exist.
     from difflib import get_close_matches
 

@@ -38,8 +38,9 @@ T = TypeVar("T")
 
 ELSEWHERE = "(other-namespaces)"
 """Shown in place of names."""
-_TOKEN = re.compile(r"[\w.:+~-]+(?:/[\w.:+~-]+)+")
-_HINT = re.compile(r"; did you mean ([^?]*)\?")
+# Neither begins inside of what it has passed over: askers write texts of megabytes, and the time would be their square.
+_TOKEN = re.compile(r"(?<![\w.:+~-])[\w.:+~-]++(?:/[\w.:+~-]++)+")
+_HINT = re.compile(r"; did you mean ((?:[^?;]|;(?! did you mean ))*+)\?")
 _NUMBER = re.compile(r"(\d+)/(\d+)\Z")
 NODE_LABELS = (
     "kubernetes.io/", "node.kubernetes.io/", "topology.kubernetes.io/", "nvidia.com/", "dovetail.dev/",

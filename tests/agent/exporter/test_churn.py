@@ -14,10 +14,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.agent.exporter import exporter
 from dovetail.kube.api.config import load_kubeconfig
+from tests.agent.exporter.scraped import series_of
 from tests.agent.fake_kubelet import Pod, Rejected, pod
 from tests.agent.whole_agent import Seat
 from tests.patience import PATIENCE_S
@@ -66,12 +66,12 @@ async def _scrape(session: aiohttp.ClientSession, port: int) -> tuple[frozenset[
 def _read(text: str) -> tuple[frozenset[Held], frozenset[str]]:
     """That of a scrape. It is read once where the exporter answers scrapes with the same text."""
     named, free = set(), set()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            uuid = sample.labels.get("mig_uuid") or sample.labels.get("UUID", "")
-            if "pod" in sample.labels and "container" in sample.labels:
-                named.add((uuid, sample.labels["pod"], sample.labels.get("vgpu", "")))
-            elif sample.name == "dovetail_gpu_allocated_share":
+    for name, samples in series_of(text).items():
+        for labels, _ in samples:
+            uuid = labels.get("mig_uuid") or labels.get("UUID", "")
+            if "pod" in labels and "container" in labels:
+                named.add((uuid, labels["pod"], labels.get("vgpu", "")))
+            elif name == "dovetail_gpu_allocated_share":
                 free.add(uuid)
     return frozenset(named), frozenset(free)
 

@@ -32,13 +32,13 @@ from dovetail.agent.exporter.shared_use import SharedUse
 from dovetail.agent.exporter.use_hours import UseHours
 from dovetail.agent.machine.nvml import UNINITIALIZED
 from dovetail.history.records import UseHour
+from tests.agent.exporter.scraped import Series, series_of
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 
 TEMPERATURE, POWER, SHARE = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "dovetail_gpu_allocated_share"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total"  # the parser appends _total to counters
-Series = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def owner(pod: str, share: float = 1.0, vgpu: str = "") -> Owner:
@@ -77,11 +77,7 @@ class Node:
         return self.standin.description.gpus[gpu].uuid
 
     async def scrape(self) -> Series:
-        found: Series = {}
-        for family in text_string_to_metric_families((await self.exporter.scrape()).decode()):
-            for sample in family.samples:
-                found.setdefault(sample.name, []).append((sample.labels, sample.value))
-        return found
+        return series_of((await self.exporter.scrape()).decode())
 
 
 def gpus(series: Series, name: str = TEMPERATURE) -> set[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.agent.exporter.counter_list import CounterListError
 from dovetail.agent.exporter.exporter import Parts
@@ -24,11 +23,11 @@ from dovetail.agent.options import AgentOptions
 from dovetail.agent.run import run
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.playground import Playground
+from tests.agent.exporter.scraped import Series, series_of
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 
-Samples = dict[str, list[tuple[dict[str, str], float]]]
 STATE = "dovetail_gpu_health_state"
 XIDS, HEALTHY = "dovetail_gpu_xids_total", "dovetail_gpu_healthy"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total"  # the parser appends _total to counters
@@ -63,24 +62,16 @@ class Place:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def scrape(self, until: Callable[[Samples], bool]) -> Samples:
+    async def scrape(self, until: Callable[[Series], bool]) -> Series:
         """The first scrape for which the condition holds. Raises TimeoutError."""
-        found: Samples = {}
+        found: Series = {}
         async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as client:
             while not until(found):
                 await asyncio.sleep(0.1)
                 with contextlib.suppress(aiohttp.ClientError):
                     async with client.get(f"http://127.0.0.1:{self.port}/metrics") as answer:
-                        found = _parsed(await answer.text())
+                        found = series_of(await answer.text())
         return found
-
-
-def _parsed(text: str) -> Samples:
-    found: Samples = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
 
 
 @pytest.fixture
@@ -96,7 +87,6 @@ async def place(standin: MakeStandin, tmp_path: Path) -> AsyncIterator[Place]:
         await playground.stop()
 
 
-@pytest.mark.slow
 async def test_an_xid_is_counted_and_stays_counted_over_a_restart(place: Place) -> None:
     count = len(place.standin.description.gpus)
     async with place.agent():
@@ -120,7 +110,6 @@ async def test_an_xid_is_counted_and_stays_counted_over_a_restart(place: Place) 
         assert found[XIDS][0][1] == 1
 
 
-@pytest.mark.slow
 async def test_a_gpu_that_is_gone_after_a_restart_is_still_expected(place: Place) -> None:
     count = len(place.standin.description.gpus)
     async with place.agent():

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -280,10 +282,14 @@ def test_interfaces_of_the_host_with_bonds_and_vlans(standin: Machine) -> None:
         assert hca.active_ports == (("1",) if hca.active else ())
 
 
-def test_the_topology_of_cpus_is_read_again_only_when_other_cpus_are_online(standin: Machine) -> None:
+def test_the_topology_of_cpus_is_read_again_only_when_other_cpus_are_online(standin: Machine, tmp_path: Path) -> None:
     machine = standin("pcie-l40s")
     first = Sysfs(machine.sysfs)
     *others, last = before = first.cpus()
+    cpus = machine.sysfs / "devices/system/cpu"
+    own = shutil.copytree(cpus, tmp_path / "cpus", symlinks=True)
+    cpus.unlink()
+    own.rename(cpus)
     topology = machine.sysfs / f"devices/system/cpu/cpu{others[0].id}/topology"
     (topology / "physical_package_id").write_text("9\n")
     again = first.renewed()

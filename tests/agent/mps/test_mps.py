@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -77,13 +78,24 @@ def mps(replicas: int = 4, **fields: Any) -> Config:
     return Config(sharing={GPU: Shared("mps", replicas, True, GPU)}, **fields)
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What passes commands to a daemon."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler on PATH: install gcc (Debian: `apt install gcc libc6-dev`)")
+    built = tmp_path_factory.mktemp("client") / "client"
+    subprocess.run([compiler, "-o", built, Path(__file__).with_name("fake_mps_control.c")], check=True)
+    return built
+
+
 class World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, client: Path) -> None:
         self.folder = folder / "mps"
         self.pipe = self.folder / GPU / "pipe"
         self.control = folder / "nvidia-cuda-mps-control"
-        script = Path(__file__).with_name("fake_mps_control.py")
-        self.control.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {script} "$@"\n')
+        daemon = f"{sys.executable} -S -E {Path(__file__).with_name('fake_mps_daemon.py')}"
+        self.control.write_text(f'#!/bin/sh\n[ "$1" = -f ] && exec {daemon}\nexec {client}\n')
         self.control.chmod(0o755)
         self.nvml = Modes(**{f"GPU-{i}": DEFAULT for i in range(4)})
         self.heard = asyncio.Event()
@@ -146,9 +158,9 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(tmp_path_factory: pytest.TempPathFactory, client: Path) -> AsyncIterator[World]:
     # With the name of the test, and of a worker, paths of sockets are longer than the kernel takes.
-    made = World(tmp_path_factory.mktemp("mps"))
+    made = World(tmp_path_factory.mktemp("mps"), client)
     yield made
     for fault in ("hang", "broken", "deaf"):
         (made.pipe / fault).unlink(missing_ok=True)
@@ -227,7 +239,6 @@ async def test_a_gpu_whose_mode_cannot_be_set_does_not_block_the_others(world: W
     assert not daemons.unhealthy and len(world.pids) == 1, "and the daemon went on"
 
 
-@pytest.mark.slow
 async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World) -> None:
     daemons = await world.daemons()
     await daemons.update(host(), mps())
@@ -284,7 +295,6 @@ async def test_a_missing_program_is_reported_with_its_source(world: World) -> No
     await world.until(lambda: "driver capability `compute`" in daemons.problem(GPU, "GPU-0"))
 
 
-@pytest.mark.slow
 async def test_a_daemon_of_a_keeper_that_was_killed_is_kept(world: World) -> None:
     """Its clients go on."""
     with world.begin() as old:
@@ -337,7 +347,6 @@ async def test_it_goes_on_while_a_gpu_is_lost(world: World) -> None:
     assert not daemons.unhealthy and len(world.pids) == 1
 
 
-@pytest.mark.slow
 async def test_a_daemon_ends_with_its_keeper_and_the_agent_reports_it(world: World) -> None:
     keeper = await world.keeper()
     daemons = world.agent()
@@ -376,7 +385,6 @@ async def test_a_keeper_takes_no_nonsense(world: World) -> None:
     await world.ready(daemons)
 
 
-@pytest.mark.slow
 async def test_an_update_that_changes_nothing_leaves_it_alone_and_other_limits_are_a_new_daemon(world: World) -> None:
     daemons = await world.daemons()
     await daemons.update(host(), mps())
@@ -450,7 +458,6 @@ async def test_a_gpu_that_was_never_shared_is_not_allocated(world: World) -> Non
         daemons.client(GPU, ["GPU-0"])
 
 
-@pytest.mark.slow
 async def test_the_keeper_is_a_process_of_its_own_and_an_agent_that_is_killed_leaves_it_alone(
     world: World, standin: Callable[[Any], Standin]
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that serves the planes of a folder until it is killed: `python served.py FOLDER`. Prints URL and token of
+"""What serves the planes of a folder, the first argument, until its process is killed. Prints URL and token of
 the plane team/one, of which it makes a new token at each start."""
 
 import asyncio
@@ -19,5 +19,5 @@ async def main() -> None:
     await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
+def run() -> None:
     asyncio.run(main())

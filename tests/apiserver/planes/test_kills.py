@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import itertools
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,23 +12,20 @@ import pytest
 
 from tests.apiserver.planes import served
 from tests.contract.api import Api, config_map
+from tests.forked import Forked
 
 WRITERS = 5
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, Api]]:
+async def serving(folder: Path) -> AsyncIterator[tuple[Forked, Api]]:
     """A process that serves, killed at the end, and a client of its plane."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, served.__file__, folder, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    url, token = (await process.stdout.readline()).decode().split()
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
-        yield process, Api(session, "default", url)
-    with contextlib.suppress(ProcessLookupError):
+    with Forked(str(folder), run=served.run) as process:
+        url, token = (await asyncio.to_thread(process.first_line)).split()
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+            yield process, Api(session, "default", url)
         process.kill()
-    await process.wait()
+        await process.ended()
 
 
 @pytest.mark.slow

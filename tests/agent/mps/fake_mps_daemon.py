@@ -1,47 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for nvidia-cuda-mps-control: `-f` is the daemon, without arguments it passes commands from its input to it.
+"""Stands for the daemon of nvidia-cuda-mps-control, `-f`; fake_mps_control.c passes commands to it.
 
-As the real one: the daemon is found by CUDA_MPS_PIPE_DIRECTORY, refuses to run twice there, forgets all limits when it
+As the real one: it is found by CUDA_MPS_PIPE_DIRECTORY, refuses to run twice there, forgets all limits when it
 ends, and starts a server for the first client, which keeps the limits of that moment. A test plays a client by the
 command `client`, which the real one does not have, and sets faults by files in the pipe directory: `hang` (nothing is
 answered any more), `broken` (the daemon ends at its start), `deaf` (limits are not taken).
+
+It imports little, as each test starts it: Python starts in half the time without pathlib.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 import time
-from pathlib import Path
 
-PIPE = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-SOCKET = PIPE / "control"
+PIPE = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+SOCKET = f"{PIPE}/control"
+
+
+def _has(fault: str) -> bool:
+    return os.path.exists(f"{PIPE}/{fault}")  # noqa: PTH110
 
 
 def daemon() -> int:
-    if (PIPE / "broken").exists():
+    if _has("broken"):
         print("Failed to start: no GPU can be used", flush=True)
         return 1
-    (PIPE / "starts").open("a").write(f"{os.getpid()}\n")
+    with open(f"{PIPE}/starts", "a") as starts:  # noqa: PTH123
+        starts.write(f"{os.getpid()}\n")
     if _answers():
         print("An instance of this daemon is already running", flush=True)
         return 1
-    SOCKET.unlink(missing_ok=True)
+    if os.path.exists(SOCKET):  # noqa: PTH110
+        os.unlink(SOCKET)  # noqa: PTH108
     limits: dict[str, str] = {}
     percentage = "100.0"
     server: dict[str, object] = {}
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(SOCKET))
+        listener.bind(SOCKET)
         listener.listen()
         while True:
             connection, _ = listener.accept()
             with connection:
-                while (PIPE / "hang").exists():
+                while _has("hang"):
                     time.sleep(0.01)
                 words = connection.recv(4096).decode().split()
-                deaf = (PIPE / "deaf").exists()
+                deaf = _has("deaf")
                 answer = ""
                 match words:
                     case ["get_default_active_thread_percentage"]:
@@ -51,10 +57,13 @@ def daemon() -> int:
                     case ["set_default_device_pinned_mem_limit", device, value] if value[-1] in "MG":
                         limits[device] = value
                     case ["client"]:
+                        # Imported here, as it takes as long as all the rest.
+                        import json
+
                         server = server or {"percentage": percentage, "limits": dict(limits)}
                         answer = json.dumps(server)
                     case ["quit"]:
-                        SOCKET.unlink()
+                        os.unlink(SOCKET)  # noqa: PTH108
                         return 0
                     case _:
                         answer = "Unrecognized command"
@@ -67,19 +76,7 @@ def daemon() -> int:
 
 def _answers() -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(SOCKET)) == 0
+        return probe.connect_ex(SOCKET) == 0
 
 
-def command() -> int:
-    # Read first: the daemon serves one client at a time, and one that has sent nothing yet would block the others.
-    line = sys.stdin.readline()
-    with socket.socket(socket.AF_UNIX) as connection:
-        if connection.connect_ex(str(SOCKET)):
-            print("Cannot find MPS control daemon process")
-            return 1
-        connection.sendall(line.encode())
-        print(connection.makefile().read().strip())
-    return 0
-
-
-sys.exit(daemon() if "-f" in sys.argv else command())
+sys.exit(daemon())
