@@ -45,10 +45,10 @@ from dovetail.agent.dra.timeslices import set_slice
 from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.driver_files import DriverFiles
 from dovetail.agent.machine.host import Host
-from dovetail.agent.threads import run_to_end
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.resources import RESOURCE_CLAIMS
+from dovetail.kube.threads import run_to_end
 from dovetail.kube.translate.problems import nearest
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from dovetail.agent.health.gpu_events import GpuEvent
 from dovetail.agent.health.xids import XidTable
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.options import AgentOptions
-from dovetail.agent.threads import run_to_end
+from dovetail.kube.threads import run_to_end
 
 
 class Exporting:

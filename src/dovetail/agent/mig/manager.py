@@ -47,8 +47,8 @@ from dovetail.agent.mig.change import (
 from dovetail.agent.mig.geometry import Placed, arranged, geometry_of
 from dovetail.agent.mig.hardware import Hardware, MigGpu
 from dovetail.agent.mig.layouts import Candidate, Layouts, MigLayoutError, WantedLayout, exact
-from dovetail.agent.threads import run_to_end
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
+from dovetail.kube.threads import run_to_end
 
 State = Literal["applying", "applied", "pending", "refused", "failed"]
 _FAILED = frozenset({"undone", "stuck", "gone"})

@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import enter
@@ -38,8 +37,8 @@ from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.changes import Change
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.informers import Informers
+from dovetail.kube.threads import run_to_end
 
-T = TypeVar("T")
 _MOST = 500_000
 _JITTER_MS = 1000
 _GAP_MS = 120_000
@@ -117,7 +116,7 @@ class Collector:
 
     async def run(self) -> None:
         """Raises StoreError."""
-        begun = await _in_thread(self._store.open_records)
+        begun = await run_to_end(self._store.open_records)
         timeline = Timeline(begun, gap_ms=_GAP_MS)
         self.reported.add(begun)
         written_s = 0.0
@@ -152,7 +151,7 @@ class Collector:
             metrics.WRITES.labels("written").inc()
             metrics.UNTIL.set(written.until_ms / 1000)
             self.failure = ""
-            await _in_thread(partial(self._store.retain, now_ms))
+            await run_to_end(partial(self._store.retain, now_ms))
         except StoreError as error:
             metrics.WRITES.labels("failed").inc()
             if not self.failure:
@@ -171,7 +170,7 @@ class Collector:
             unwritten.clear()
 
         try:
-            await _in_thread(write)
+            await run_to_end(write)
         finally:
             for one in unwritten:
                 self._collected.put_back(one)
@@ -187,14 +186,3 @@ class Collector:
         """For how long it has made no pass, if that is too long; else 0."""
         idle_s = time.monotonic() - self.last_pass_s if self.last_pass_s else 0.0
         return idle_s if idle_s > _STUCK_S else 0.0
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns. Ends only after the thread, even if the task is cancelled meanwhile."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(working)
-    finally:
-        while not working.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([working])

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dovetail.agent.threads import run_to_end
+from dovetail.kube.threads import run_to_end
 from tests.patience import PATIENCE_S
 
 
