@@ -96,8 +96,10 @@ def small(stack: GPUStack, _found: Found, image: str) -> Desired:
 class World:
     """One playground. `operator` runs on it meanwhile."""
 
-    def __init__(self, playground: Playground) -> None:
+    def __init__(self, playground: Playground, every_s: float = 0.01) -> None:
+        """`every_s`: how often `until` looks."""
         self.playground = playground
+        self._every_s = every_s
         self.running: list[asyncio.Task[None]] = []
         for definition in manifest_objects.definitions():
             playground.put(definition)
@@ -130,7 +132,7 @@ class World:
                 for task in self.running:
                     if task.done():
                         task.result()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(self._every_s)
 
     async def applied(self, name: str = "gpus", reason: str = "Applied") -> None:
         await self.until(lambda: self.condition("Applied", name)[1] == reason)
