@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 
 from dovetail.kube.json_values import copied_json
 
@@ -23,3 +24,9 @@ def test_what_is_there_twice_is_copied_twice() -> None:
     copy = copied_json({"a": part, "b": part})
     copy["a"].append(1)
     assert (copy["b"], part) == ([], [])
+
+
+def test_what_yaml_has_beyond_json_is_kept() -> None:
+    value = {"day": date(2026, 1, 1), 2: b"bytes", None: float("inf"), True: 1 << 70}
+    copy = copied_json(value)
+    assert (copy, list(map(type, copy.values()))) == (value, [date, bytes, float, int])

@@ -62,7 +62,7 @@ def comparable(value: Any) -> Any:
         return {name: comparable(one) for name, one in value.items() if name not in _VARYING}
     if isinstance(value, list):
         return [comparable(one) for one in value]
-    return _TIMES.sub("", value) if isinstance(value, str) else value
+    return _TIMES.sub("", value) if isinstance(value, str) and '_ms":' in value else value
 
 
 def small(stack: GPUStack, _found: Found, image: str) -> Desired:
@@ -96,8 +96,11 @@ def small(stack: GPUStack, _found: Found, image: str) -> Desired:
 class World:
     """One playground. `operator` runs on it meanwhile."""
 
-    def __init__(self, playground: Playground) -> None:
+    def __init__(self, playground: Playground, every_s: float = 0.01) -> None:
+        """`every_s`: how often `until` looks."""
         self.playground = playground
+        self._every_s = every_s
+        self._contents: tuple[int, dict[str, Document]] = (-1, {})
         self.running: list[asyncio.Task[None]] = []
         for definition in manifest_objects.definitions():
             playground.put(definition)
@@ -130,7 +133,7 @@ class World:
                 for task in self.running:
                     if task.done():
                         task.result()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(self._every_s)
 
     async def applied(self, name: str = "gpus", reason: str = "Applied") -> None:
         await self.until(lambda: self.condition("Applied", name)[1] == reason)
@@ -152,6 +155,12 @@ class World:
 
     def contents(self) -> dict[str, Document]:
         """All objects without what differs from run to run. Of pods only their owners and images are left."""
+        store = self.playground.store
+        if store.version != self._contents[0]:
+            self._contents = store.version, self._contents_now()
+        return self._contents[1]
+
+    def _contents_now(self) -> dict[str, Document]:
         found: dict[str, Document] = {}
         for collection in self.playground.store.collections:
             for key, one in collection.objects.items():

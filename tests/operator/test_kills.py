@@ -80,16 +80,21 @@ async def _opened(copy: StoreCopy | None = None) -> World:
     return world
 
 
-def _copied_at_writes(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StoreCopy]:
-    """What is stored before and after each write over HTTP from now on."""
-    copies: list[StoreCopy] = []
+def _copied_at_writes(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[str, StoreCopy]]:
+    """What is stored before and after each write over HTTP from now on, by its version: it is the same after a write
+    and before the next one where nobody else writes between the two."""
+    copies: dict[int, tuple[str, StoreCopy]] = {}
+    writes = 0
     answer = ApiServer.answer
 
     async def copied(server: ApiServer, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse:
+        nonlocal writes
         before = StoreCopy.of(server.store) if request.method != "GET" else None
         answered = await answer(server, request, path, body)
         if before is not None and server.store.version != before.version:
-            copies.extend((before, StoreCopy.of(server.store)))
+            writes += 1
+            copies.setdefault(before.version, (f"before write {writes}", before))
+            copies.setdefault(server.store.version, (f"after write {writes}", StoreCopy.of(server.store)))
         return answered
 
     monkeypatch.setattr(ApiServer, "answer", copied)
@@ -112,13 +117,12 @@ async def test_the_end_is_the_same(step: int, monkeypatch: pytest.MonkeyPatch) -
     wanted = world.contents()
     await world.playground.stop()
     assert len(copies) > 8
-    for number, copy in enumerate(copies):
+    for which, copy in copies.values():
         world = await _opened(copy)
         async with world.operator():
             await done(world)
             with contextlib.suppress(TimeoutError):
                 await world.until(lambda: world.contents() == wanted, 20)  # noqa: B023
             await world.quiet()
-        which = f"{'after' if number % 2 else 'before'} write {number // 2 + 1} of {len(copies) // 2}"
         assert world.contents() == wanted, f"killed {which}"
         await world.playground.stop()

@@ -26,7 +26,7 @@ from dovetail.kube.api.errors import ApiError, Forbidden
 from tests.docs.pages import Row, page
 from tests.paths import ROOT
 from tools.controlplane import credentials
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 DEPLOY = ROOT / "deploy" / "agent"
 FUNCTIONS = sorted(path.name for path in (DEPLOY / "functions").iterdir())
@@ -225,7 +225,7 @@ def deployed(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     listed = (copied / "kustomization.yaml").read_text()
     (copied / "kustomization.yaml").write_text(listed.replace("  # - functions", "  - functions"))
     plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
-    plane.kubectl("apply", "--filename=-", input=json.dumps(TOPOLOGIES))
+    plane.apply(DEFINITION, TOPOLOGIES)
     plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     plane.kubectl("apply", "-k", str(copied))
     for name in ("agent-a", "agent-b"):
@@ -234,13 +234,17 @@ def deployed(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "kind": "Node",
             "metadata": {"name": name, "labels": {"rack": "r1", "nvidia.com/mig.config": "all-1g.5gb"}},
         }
-        plane.kubectl("apply", "--filename=-", input=json.dumps(node))
+        plane.apply(f"{NODES}/{name}", node)
     yield plane
     plane.kubectl("delete", "-k", str(copied), "--wait=false")
-    plane.kubectl("delete", "node", "agent-a", "agent-b")
-    plane.kubectl("delete", "crd", TOPOLOGIES["metadata"]["name"], "--wait=false")
+    for name in ("agent-a", "agent-b"):
+        plane.request("DELETE", f"{NODES}/{name}")
+    plane.request("DELETE", DEFINITION)
 
 
+NODES = "/api/v1/nodes"
+AGENTS = "/api/v1/namespaces/dovetail-agent"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/noderesourcetopologies.topology.node.k8s.io"
 TOPOLOGIES: Document = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -275,11 +279,12 @@ async def agent(deployed: Plane, tmp_path: Path) -> AsyncIterator[Client]:
 
 def _client(plane: Plane, folder: Path, node: str) -> Client:
     """With the rights of the agent, and a token as a pod on the node has it; without a node, one that names none."""
-    bound = []
+    asked: Document = {}
     if node:
-        uid = plane.kubectl("get", "node", node, "--output=jsonpath={.metadata.uid}")
-        bound = ["--bound-object-kind=Node", f"--bound-object-name={node}", f"--bound-object-uid={uid}"]
-    token = plane.kubectl("create", "token", "dovetail-agent", "--namespace=dovetail-agent", *bound).strip()
+        uid = plane.request("GET", f"{NODES}/{node}")["metadata"]["uid"]
+        asked = {"boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}}
+    document = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": asked}
+    token = plane.request("POST", f"{AGENTS}/serviceaccounts/dovetail-agent/token", document)["status"]["token"]
     path = folder / f"kubeconfig-{node}"
     path.write_text(credentials.kubeconfig(plane.url, plane.ca_file.read_bytes(), token))
     return Client(load_config(str(path)), retries=0)
@@ -335,12 +340,13 @@ async def test_it_writes_the_gpunode_of_its_node_and_of_no_other(deployed: Plane
     await apply(agent, f"{GPU_NODES}/agent-a/status", gpu_node("agent-a", **STATUS))
     with pytest.raises(Forbidden, match="agent of node agent-a may not write about agent-b"):
         await apply(agent, f"{GPU_NODES}/agent-b", gpu_node("agent-b"))
-    deployed.kubectl("apply", "--filename=-", input=json.dumps(gpu_node("agent-b")))
+    deployed.apply(f"{GPU_NODES}/agent-b", gpu_node("agent-b"))
     with pytest.raises(Forbidden, match="agent-b"):
         await apply(agent, f"{GPU_NODES}/agent-b/status", gpu_node("agent-b", **STATUS))
     with pytest.raises(Forbidden):
         await agent.request("DELETE", f"{GPU_NODES}/agent-a")
-    deployed.kubectl("delete", "gpunode", "agent-a", "agent-b")
+    for node in ("agent-a", "agent-b"):
+        deployed.request("DELETE", f"{GPU_NODES}/{node}")
 
 
 @pytest.mark.plane
@@ -353,7 +359,7 @@ async def test_what_the_scheduler_asks_for_is_not_the_agent_s_to_write(deployed:
     with pytest.raises(Forbidden, match="spec"):
         await merge(agent, f"{GPU_NODES}/agent-a", asked)
     await merge(agent, f"{GPU_NODES}/agent-a", {"metadata": {"annotations": {"any": "thing"}}})
-    deployed.kubectl("delete", "gpunode", "agent-a")
+    deployed.request("DELETE", f"{GPU_NODES}/agent-a")
 
 
 @pytest.mark.plane
@@ -363,12 +369,12 @@ async def test_whether_its_node_was_validated_is_not_the_agent_s_to_write(deploy
     status = f"{GPU_NODES}/agent-a/status"
     with pytest.raises(Forbidden, match="readiness"):
         await merge(agent, status, {"status": {"readiness": {"step": "ready"}}})
-    patch = json.dumps({"status": {"readiness": {"step": "driver", "reason": "DriverMissing"}}})
-    deployed.kubectl("patch", "gpunode", "agent-a", "--subresource=status", "--type=merge", f"--patch={patch}")
+    missing = {"status": {"readiness": {"step": "driver", "reason": "DriverMissing"}}}
+    deployed.request("PATCH", status, missing, MERGE_PATCH)
     await apply(agent, status, gpu_node("agent-a", **STATUS))
     with pytest.raises(Forbidden, match="readiness"):
         await merge(agent, status, {"status": {"readiness": None}})
-    deployed.kubectl("delete", "gpunode", "agent-a")
+    deployed.request("DELETE", f"{GPU_NODES}/agent-a")
 
 
 @pytest.mark.plane
@@ -464,10 +470,10 @@ async def test_it_offers_devices_of_its_driver_in_its_pool_alone(
     document["spec"] |= change
     with pytest.raises(Forbidden, match=r"only slices of the driver gpu\.nvidia\.com in the pool agent-a"):
         await agent.request("POST", SLICES, document)
-    deployed.kubectl("create", "--filename=-", input=json.dumps(document))
+    deployed.request("POST", SLICES, document)
     with pytest.raises(Forbidden, match="only slices of the driver"):
         await agent.request("DELETE", f"{SLICES}/slice-c")
-    deployed.kubectl("delete", "resourceslice", "slice-c")
+    deployed.request("DELETE", f"{SLICES}/slice-c")
 
 
 @pytest.mark.plane
@@ -494,7 +500,7 @@ async def test_it_writes_the_slices_of_its_node_and_of_no_other(deployed: Plane,
     for node in ("agent-b", ""):
         with pytest.raises(Forbidden, match=f"may not write about {node}"):
             await agent.request("POST", SLICES, resource_slice("slice-b", node))
-    deployed.kubectl("create", "--filename=-", input=json.dumps(resource_slice("slice-b", "agent-b")))
+    deployed.request("POST", SLICES, resource_slice("slice-b", "agent-b"))
     found = await agent.request("GET", SLICES, decode=dict[str, Any])
     (other,) = (item for item in found["items"] if item["metadata"]["name"] == "slice-b")
     other["metadata"]["labels"] = {"any": "thing"}
@@ -503,7 +509,7 @@ async def test_it_writes_the_slices_of_its_node_and_of_no_other(deployed: Plane,
     with pytest.raises(Forbidden, match="agent-b"):
         await agent.request("DELETE", f"{SLICES}/slice-b")
     await agent.request("DELETE", f"{SLICES}/slice-a")
-    deployed.kubectl("delete", "resourceslice", "slice-b")
+    deployed.request("DELETE", f"{SLICES}/slice-b")
 
 
 @pytest.mark.plane
@@ -516,7 +522,7 @@ async def test_it_writes_the_topology_of_its_node_and_of_no_other(deployed: Plan
     await merge(agent, f"{ZONES}/agent-a", {"zones": [{"name": "node-0", "type": "Node"}]})
     with pytest.raises(Forbidden, match="agent-b"):
         await agent.request("POST", ZONES, document("agent-b"))
-    deployed.kubectl("create", "--filename=-", input=json.dumps(document("agent-b")))
+    deployed.request("POST", ZONES, document("agent-b"))
     with pytest.raises(Forbidden, match="agent-b"):
         await agent.request("DELETE", f"{ZONES}/agent-b")
     await agent.request("DELETE", f"{ZONES}/agent-a")
@@ -547,28 +553,27 @@ async def test_what_it_has_no_right_to(deployed: Plane, agent: Client) -> None:
 
 @pytest.mark.plane
 async def test_others_are_not_bound_by_the_policy(deployed: Plane, agent: Client) -> None:
-    deployed.kubectl("label", "node", "agent-b", "rack=r7", "--overwrite")
-    deployed.kubectl("create", "--filename=-", input=json.dumps(gpu_node("agent-b")))
-    deployed.kubectl("delete", "gpunode", "agent-b")
+    deployed.request("PATCH", f"{NODES}/agent-b", {"metadata": {"labels": {"rack": "r7"}}}, MERGE_PATCH)
+    deployed.request("POST", GPU_NODES, gpu_node("agent-b"))
+    deployed.request("DELETE", f"{GPU_NODES}/agent-b")
 
 
 @pytest.mark.plane
 def test_its_pod_is_taken_and_one_like_it_elsewhere_is_not(deployed: Plane) -> None:
     """The API server checks the pod against the level of its namespace: paths of the host need `privileged`."""
-    daemon_set = json.loads(
-        deployed.kubectl("get", "daemonset", "dovetail-agent", "--namespace=dovetail-agent", "--output=json")
-    )
+    daemon_set = deployed.request("GET", "/apis/apps/v1/namespaces/dovetail-agent/daemonsets/dovetail-agent")
     spec = daemon_set["spec"]["template"]["spec"] | {"runtimeClassName": None}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "like-the-agent"}, "spec": spec}
-    deployed.kubectl("create", "--namespace=dovetail-agent", "--dry-run=server", "--filename=-", input=json.dumps(pod))
+    deployed.request("POST", f"{AGENTS}/pods?dryRun=All&fieldValidation=Strict", pod)
     labelled = {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {"name": "restricted", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
     }
-    deployed.kubectl("apply", "--filename=-", input=json.dumps(labelled))
+    restricted = "/api/v1/namespaces/restricted"
+    deployed.apply(restricted, labelled)
     del spec["serviceAccountName"], spec["serviceAccount"]
     deployed.kubectl("wait", "--namespace=restricted", "--for=create", "serviceaccount/default", "--timeout=60s")
-    with pytest.raises(KubectlFailed, match="violates PodSecurity"):
-        deployed.kubectl("create", "--namespace=restricted", "--dry-run=server", "--filename=-", input=json.dumps(pod))
-    deployed.kubectl("delete", "namespace", "restricted", "--wait=false")
+    with pytest.raises(RequestFailed, match="violates PodSecurity"):
+        deployed.request("POST", f"{restricted}/pods?dryRun=All&fieldValidation=Strict", pod)
+    deployed.request("DELETE", restricted)

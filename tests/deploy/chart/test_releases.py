@@ -4,7 +4,6 @@ back, uninstalled. The operator runs beside it under the rights that the release
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from dovetail import __version__
+from dovetail.kube.api.client import MERGE_PATCH
 from dovetail.operator.skew import RELEASE_ANNOTATION
 from tests.breadth import BREADTH
 from tests.forked import Forked, run_forked
@@ -32,6 +32,7 @@ KINDS = ("agentcontrolplanes", "fabrics", "gpuleases", "gpunodes", "gpustacks", 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/dovetail-system/deployments"
 PODS = "/api/v1/namespaces/dovetail-system/pods"
+NAMESPACES = "/api/v1/namespaces"
 OURS = "/apis/dovetail.dev/v1alpha1"
 Document = dict[str, Any]
 
@@ -94,9 +95,15 @@ class Cluster:
     def scheduler_registers(self) -> None:
         """A leader writes its address, at which nobody answers."""
         until(lambda: self.get(SLICE) is not None, "there is a place for the address")
-        body = json.dumps({"endpoints": [{"addresses": ["192.0.2.7"]}]})
-        here = ("-n", "dovetail-system", "endpointslice", "dovetail-views-ipv4")
-        self.plane.kubectl("patch", *here, "--type=merge", f"--patch={body}")
+        self.patch(SLICE, {"endpoints": [{"addresses": ["192.0.2.7"]}]})
+
+    def patch(self, path: str, body: Document) -> None:
+        self.plane.request("PATCH", path, body, MERGE_PATCH)
+
+    def left(self, path: str) -> list[str]:
+        """The names of what is there of Dovetail in a collection."""
+        listed = self.get(path) or {"items": []}
+        return [name for one in listed["items"] if "dovetail" in (name := one["metadata"]["name"])]
 
     @contextmanager
     def operator(self) -> Iterator[None]:
@@ -148,15 +155,15 @@ class Cluster:
             ],
         }
         path = f"{PODS}/{pod['metadata']['name']}/status"
-        self.plane.request("PATCH", path, {"status": status}, "application/merge-patch+json")
+        self.patch(path, {"status": status})
         return f"{' '.join(container['args'])}: {done.returncode} {done.stdout}{done.stderr}"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Plane(work_dir=tmp_path_factory.mktemp("plane")) as plane:
-        plane.kubectl("create", "namespace", "dovetail-system")
-        plane.kubectl("label", "namespace", "dovetail-system", "pod-security.kubernetes.io/enforce=restricted")
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        plane.request("POST", NAMESPACES, {"metadata": {"name": "dovetail-system", "labels": labels}})
         yield Cluster(plane)
 
 
@@ -166,16 +173,30 @@ def installer(
 ) -> Iterator[Helm]:  # fmt: skip
     yield Helm(helm_folder, tmp_path / "helm", cluster.plane.kubeconfig, request.param)
     until(lambda: cluster.get("/api/v1/namespaces/dovetail-agent") is None, "the namespace of the agents ends")
-    cluster.plane.kubectl("delete", "crd", "--ignore-not-found", *(f"{kind}.dovetail.dev" for kind in KINDS))
+    for name in cluster.left(DEFINITIONS):
+        cluster.plane.request("DELETE", f"{DEFINITIONS}/{name}")
+    until(lambda: cluster.left(DEFINITIONS) == [], "the definitions end")
 
 
 QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 3}}
 
 
-REMOVED = (
-    "deployments,daemonsets,serviceaccounts,services,endpointslices,roles,rolebindings,jobs",
-    "clusterroles,clusterrolebindings,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings",
-)
+REMOVED = [
+    f"/{group}/{kind}"
+    for group, kinds in {
+        "api/v1": ("serviceaccounts", "services"),
+        "apis/apps/v1": ("deployments", "daemonsets"),
+        "apis/batch/v1": ("jobs",),
+        "apis/discovery.k8s.io/v1": ("endpointslices",),
+        "apis/node.k8s.io/v1": ("runtimeclasses",),
+        "apis/rbac.authorization.k8s.io/v1": ("roles", "rolebindings", "clusterroles", "clusterrolebindings"),
+        "apis/admissionregistration.k8s.io/v1": (
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        ),
+    }.items()
+    for kind in kinds
+]
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/dovetail-system/endpointslices/dovetail-views-ipv4"
 API = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.dovetail.dev"
 VIEWER = "/apis/rbac.authorization.k8s.io/v1/clusterroles/dovetail-viewer"
@@ -186,7 +207,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
 ) -> None:
     installer.run("install", "dovetail", str(older), HERE)
     assert cluster.image() == f"dovetail:{OLD}"
-    cluster.plane.kubectl("create", "-f", "-", input=json.dumps(QUEUE))
+    cluster.plane.request("POST", f"{OURS}/queues", QUEUE)
     with cluster.operator():
         # The operator is of this release already, as in an upgrade before its Deployment is rolled out.
         until(lambda: cluster.releases_of_definitions() == {__version__}, "the definitions are brought up to date")
@@ -201,27 +222,27 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         cluster.scheduler_registers()
         until(lambda: cluster.get(API) is not None, "views are registered")
         assert cluster.get(VIEWER) is not None
-        cluster.plane.kubectl("create", "namespace", "rolled-back")
-        cluster.plane.kubectl("delete", "namespace", "rolled-back", "--wait=false")
+        cluster.plane.request("POST", NAMESPACES, {"metadata": {"name": "rolled-back"}})
+        cluster.plane.request("DELETE", f"{NAMESPACES}/rolled-back")
         installer.run("rollback", "dovetail", "1", HERE)
         assert cluster.image() == f"dovetail:{OLD}"
         assert cluster.releases_of_definitions() == {__version__}
         until(lambda: cluster.get(scheduler)["spec"]["replicas"] == 2, "the value is taken back")  # type: ignore[index]
         # The API that nobody answered is gone, and the end of namespaces waits no longer for it.
         until(lambda: cluster.get(API) is None, "views are taken back")
-        until(lambda: cluster.get("/api/v1/namespaces/rolled-back") is None, "the namespace ends")
+        until(lambda: cluster.get(f"{NAMESPACES}/rolled-back") is None, "the namespace ends")
         assert cluster.get(VIEWER) is None
         # It is uninstalled with views.
-        patch = '{"spec": {"scheduler": {"views": true}}}'
-        cluster.plane.kubectl("patch", "gpustack", "dovetail", "--type=merge", f"--patch={patch}")
+        cluster.patch(f"{OURS}/gpustacks/dovetail", {"spec": {"scheduler": {"views": True}}})
         cluster.scheduler_registers()
         until(lambda: cluster.get(API) is not None, "views are registered again")
         with cluster.jobs() as ran:
             installer.run("uninstall", "dovetail", HERE, "--timeout=120s")
     assert [one for one in ran if not one.startswith("uninstall --stacks-only: 0")] == [] and ran
     assert cluster.get(f"{OURS}/gpustacks/dovetail") is None
-    for kinds in REMOVED:
-        until(lambda kinds=kinds: "dovetail" not in cluster.plane.kubectl("get", kinds, "-A", "-o", "name"), kinds)
+    for path in REMOVED:
+        assert cluster.get(path) is not None
+        until(lambda path=path: cluster.left(path) == [], path)
     assert cluster.get(API) is None and cluster.get(VIEWER) is None
     # What the user keeps.
     assert cluster.releases_of_definitions() == {__version__}
@@ -241,7 +262,7 @@ def test_the_release_is_tested_by_its_status(cluster: Cluster, installer: Helm) 
         until(lambda: cluster.condition("Applied").startswith("True"), cluster.condition("Applied"))
         with cluster.jobs() as ran:
             installer.run("test", "dovetail", HERE)
-            cluster.plane.kubectl("scale", "deployment", "dovetail-operator", HERE, "--replicas=1")
+            cluster.patch(f"{DEPLOYMENTS}/dovetail-operator/scale", {"spec": {"replicas": 1}})
             with pytest.raises(HelmFailed):
                 installer.run("test", "dovetail", HERE)
             installer.run("uninstall", "dovetail", HERE, "--timeout=120s")

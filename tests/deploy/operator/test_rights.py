@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 
+from dovetail.kube.api.client import MERGE_PATCH
 from dovetail.kube.api.resources import (
     CONTROLLER_REVISIONS,
     EVENTS,
@@ -162,31 +163,43 @@ def api(**spec: Any) -> Document:
 
 
 AGENT = {"kind": "ServiceAccount", "name": "dovetail-agent", "namespace": "dovetail-agent"}
+GPU_1 = "/api/v1/nodes/gpu-1"
+APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+DISCOVERY = "discovery.k8s.io/v1"
+READINESS = {"key": "dovetail.dev/not-ready", "effect": "NoSchedule"}
 STRANGER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
 USER = {"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"}
 
 
-class Account:
-    """Requests of the operator, with kubectl where that is more than one."""
+class Objects:
+    """Objects of a plane, as a user of it."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: Plane, user: str = "") -> None:
         self._plane = plane
-        self._kubeconfig = f"--kubeconfig={plane.service_account_kubeconfig(*ACCOUNT)}"
-        self._user = "system:serviceaccount:" + ":".join(ACCOUNT)
-        plane.kubeconfig_for(self._user, ["system:serviceaccounts", f"system:serviceaccounts:{ACCOUNT[0]}"])
+        self._user = user
         self._plurals: dict[tuple[str, str], str] = {}
 
-    def run(self, *arguments: str, input: str | None = None) -> str:
-        return self._plane.kubectl(self._kubeconfig, *arguments, input=input)
+    def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Any:
+        return self._plane.request(method, path, body, content_type, self._user)
 
-    def apply(self, *objects: Document) -> None:
+    def apply(self, *objects: Document, dry_run: bool = False) -> None:
+        query = "fieldManager=dovetail-operator&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
         for one in objects:
-            query = "fieldManager=dovetail-operator&force=true&fieldValidation=Strict"
-            path = f"{self.path(one)}?{query}"
-            self._plane.request("PATCH", path, one, "application/apply-patch+yaml", user=self._user)
+            self.request("PATCH", f"{self.path(one)}?{query}", one, "application/apply-patch+yaml")
 
-    def delete(self, one: Document) -> None:
-        self._plane.request("DELETE", self.path(one), user=self._user)
+    def create(self, one: Document, *, dry_run: bool = False) -> Document:
+        query = "fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
+        found: Document = self.request("POST", f"{self.path(one).rpartition('/')[0]}?{query}", one)
+        return found
+
+    def patch(self, path: str, body: Document) -> Document:
+        found: Document = self.request("PATCH", path, body, MERGE_PATCH)
+        return found
+
+    def delete(self, one: Document | str) -> None:
+        """An object, or what is at a path."""
+        self.request("DELETE", one if isinstance(one, str) else self.path(one))
 
     def path(self, one: Document) -> str:
         version, meta = one["apiVersion"], one["metadata"]
@@ -197,12 +210,21 @@ class Account:
         place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
         return f"{root}{place}/{self._plurals[version, one['kind']]}/{meta['name']}"
 
-    def refused(self, *arguments: str, input: str | None = None) -> str:
+
+class Account(Objects):
+    """Requests of the operator."""
+
+    def __init__(self, plane: Plane) -> None:
+        user = "system:serviceaccount:" + ":".join(ACCOUNT)
+        plane.kubeconfig_for(user, ["system:serviceaccounts", f"system:serviceaccounts:{ACCOUNT[0]}"])
+        super().__init__(plane, user)
+
+    def refused(self, method: str, path: str, body: object = None, content_type: str = MERGE_PATCH) -> str:
         """The reason for which this is forbidden."""
-        with pytest.raises(KubectlFailed) as raised:
-            self.run(*arguments, input=input)
+        with pytest.raises(RequestFailed) as raised:
+            self.request(method, path, body, content_type)
         text = str(raised.value)
-        assert "forbidden" in text, text
+        assert raised.value.status in (403, 422) and "forbidden" in text, text
         return text
 
     def refusal(self, one: Document) -> str:
@@ -223,15 +245,20 @@ class Account:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     """With the operator's rights and limits, and a node."""
     with Plane(controllers=False, work_dir=tmp_path_factory.mktemp("plane")) as plane:
+        admin = Objects(plane)
         for name in ("namespaces", "rbac", "limits"):
-            plane.kubectl("apply", "--server-side", "-f", str(OPERATOR / f"{name}.yaml"))
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "a"}}}
-        plane.kubectl("create", "-f", "-", input=yaml.safe_dump(node))
+            admin.apply(*documents(OPERATOR / f"{name}.yaml"))
+        admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "a"}}})
         yield plane
 
 
 @pytest.fixture(scope="module")
-def operator(cluster: Plane) -> Account:
+def admin(cluster: Plane) -> Objects:
+    return Objects(cluster)
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Plane, admin: Objects) -> Account:
     """The account, once its limits are in force: that is a moment after they were written."""
     account = Account(cluster)
     probes = {
@@ -242,16 +269,17 @@ def operator(cluster: Plane) -> Account:
     }
     deadline = time.monotonic() + PATIENCE_S
     for name, probe in probes.items():
-        named = (probe["kind"], probe["metadata"]["name"])
+        path = admin.path(probe)
         if name == "nodes":
             # It may make none, so there has to be one.
-            cluster.kubectl("create", "-f", "-", input=yaml.safe_dump({**probe, "metadata": {"name": named[1]}}))
+            admin.create({**probe, "metadata": {"name": probe["metadata"]["name"]}})
         while f"dovetail-operator-{name}" not in account.refusal(probe):
             # What is applied twice is not examined again: it changes nothing.
             probe["metadata"]["labels"] = {"tried": str(time.monotonic_ns())}
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        cluster.kubectl("delete", *named, "--ignore-not-found")
+        if cluster.get(path) is not None:
+            admin.delete(path)
     return account
 
 
@@ -263,9 +291,9 @@ def test_it_can_make_all_that_a_stack_wants_and_remove_it(cluster: Plane, operat
     operator.apply(*everything)
     for one in reversed(everything):
         operator.delete(one)
-    left = "deployments,daemonsets,statefulsets,endpointslices"
-    assert cluster.kubectl("get", left, "--all-namespaces", "-o", "name", "-l", LABEL).strip() == ""
-    assert "dovetail" not in cluster.kubectl("get", "apiservices", "-o", "name")
+    for kinds in ("apps/v1/deployments", "apps/v1/daemonsets", "apps/v1/statefulsets", f"{DISCOVERY}/endpointslices"):
+        assert cluster.get(f"/apis/{kinds}?labelSelector={LABEL}")["items"] == []
+    assert "dovetail" not in json.dumps(cluster.get(APIS))
 
 
 REGISTERS = {
@@ -315,7 +343,7 @@ def test_a_role_cannot_hold_more_than_scheduler_and_agents_need(operator: Accoun
 @pytest.mark.plane
 def test_roles_go_to_accounts_of_dovetail_alone(operator: Account) -> None:
     operator.apply(binding("dovetail-agent", AGENT))
-    operator.run("delete", "clusterrolebinding", "dovetail-agent")
+    operator.delete(binding("dovetail-agent", AGENT))
     for subject in (STRANGER, USER):
         assert "dovetail-system and dovetail-agent alone" in operator.apply_refused(binding("dovetail-agent", subject))
     assert "its own roles" in operator.apply_refused(binding("dovetail-operator", AGENT))
@@ -324,16 +352,18 @@ def test_roles_go_to_accounts_of_dovetail_alone(operator: Account) -> None:
 
 
 @pytest.mark.plane
-def test_what_holds_in_the_namespaces_of_agents_is_for_an_admin_to_write(cluster: Plane, operator: Account) -> None:
+def test_what_holds_in_the_namespaces_of_agents_is_for_an_admin_to_write(
+    cluster: Plane, admin: Objects, operator: Account
+) -> None:
     folder = DEPLOY / "agent-namespaces"
-    cluster.kubectl("apply", "--server-side", "-f", str(DEPLOY / "crds/agentcontrolplane.yaml"))
+    admin.apply(*documents(DEPLOY / "crds/agentcontrolplane.yaml"))
     cluster.kubectl("apply", "--server-side", "-k", str(folder))
     found = [one for name in ("role.yaml", "policy.yaml") for one in documents(folder / name)]
     assert len(found) == 3
     for one in found:
         one["metadata"]["labels"] = OURS
         operator.apply_refused(one)
-        operator.refused("delete", one["kind"], one["metadata"]["name"])
+        operator.refused("DELETE", operator.path(one))
 
 
 @pytest.mark.plane
@@ -344,7 +374,7 @@ def test_the_roles_of_people_are_for_an_admin_to_write(cluster: Plane, operator:
     for one in roles_of_people:
         one["metadata"].setdefault("labels", {}).update(OURS)
         operator.apply_refused(one)
-        operator.refused("delete", "clusterrole", one["metadata"]["name"])
+        operator.refused("DELETE", operator.path(one))
     # Nor does a role of its own become part of what all users have.
     joins = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
     own = {
@@ -370,22 +400,21 @@ VIEWS = {"name": "dovetail-views", "namespace": "dovetail-system", "port": 443}
     ],
 )
 def test_the_api_of_views_is_answered_by_dovetail_and_the_operator_sets_no_certificate(
-    cluster: Plane, operator: Account, spec: Document, why: str
+    admin: Objects, operator: Account, spec: Document, why: str
 ) -> None:
+    path = operator.path(api())
     assert why in operator.apply_refused(api(**spec))
     operator.apply(api())
     try:
         assert why in operator.apply_refused(api(**spec))
-        bundle = ("patch", "apiservice", "v1alpha1.views.dovetail.dev", "--type=merge")
-        scheduler = cluster.kubectl(*bundle, "--patch", json.dumps({"spec": {"caBundle": CERTIFICATE}}), "-o", "json")
-        assert json.loads(scheduler)["spec"]["caBundle"] == CERTIFICATE
+        assert admin.patch(path, {"spec": {"caBundle": CERTIFICATE}})["spec"]["caBundle"] == CERTIFICATE
         operator.apply(api(versionPriority=11))
-        kept = json.loads(cluster.kubectl("get", "apiservice", "v1alpha1.views.dovetail.dev", "-o", "json"))
+        kept = admin.request("GET", path)
         assert (kept["spec"]["caBundle"], kept["spec"]["versionPriority"]) == (CERTIFICATE, 11)
-        assert "trusts" in operator.refused(*bundle, "--patch", '{"spec": {"caBundle": null}}')
-        operator.refused(*bundle, "--subresource=status", "--patch", '{"status": {"conditions": []}}')
+        assert "trusts" in operator.refused("PATCH", path, {"spec": {"caBundle": None}})
+        operator.refused("PATCH", f"{path}/status", {"status": {"conditions": []}})
     finally:
-        operator.run("delete", "apiservice", "v1alpha1.views.dovetail.dev")
+        operator.delete(path)
 
 
 @pytest.mark.plane
@@ -393,14 +422,14 @@ def test_it_registers_no_other_api_and_directs_no_other_service(operator: Accoun
     other = api(group="other.dovetail.dev")
     other["metadata"]["name"] = "v1alpha1.other.dovetail.dev"
     operator.apply_refused(other)
-    operator.refused("delete", "apiservice", "v1.apps")
+    operator.refused("DELETE", f"{APIS}/v1.apps")
     # Each API has its own Service.
     (history,) = documents(DEPLOY / "functions/history/apiservice.yaml")
     history["metadata"]["labels"] = OURS
     crossed = history | {"spec": history["spec"] | {"service": VIEWS}}
     assert "the history by dovetail-history" in operator.apply_refused(crossed)
     operator.apply(history)
-    operator.run("delete", "apiservice", history["metadata"]["name"])
+    operator.delete(history)
     own = next(one for one in documents(DEPLOY / "functions/views/service.yaml") if one["kind"] == "EndpointSlice")
     for meta in ({"name": "kubernetes"}, {"namespace": "default"}):
         operator.apply_refused(own | {"metadata": own["metadata"] | {"labels": OURS} | meta})
@@ -408,64 +437,70 @@ def test_it_registers_no_other_api_and_directs_no_other_service(operator: Accoun
 
 @pytest.mark.plane
 def test_of_a_node_it_writes_its_taint_and_the_labels_of_layouts_and_parts(operator: Account) -> None:
-    def patch(text: str) -> tuple[str, ...]:
-        return ("patch", "node", "gpu-1", "--type=merge", f"--patch={text}")
-
-    operator.run("taint", "node", "gpu-1", "dovetail.dev/not-ready=:NoSchedule")
-    operator.run("label", "node", "gpu-1", "nvidia.com/gpu.deploy.device-plugin=false", "dovetail.dev/pool=a")
-    operator.run(*patch('{"metadata": {"labels": {"nvidia.com/mig.config": "all-balanced"}}}'))
-    assert "rack" in operator.refused("label", "node", "gpu-1", "rack=c", "--overwrite")
-    assert "rack" in operator.refused("label", "node", "gpu-1", "rack-")
-    operator.refused("taint", "node", "gpu-1", "other.dev/x=:NoExecute")
-    operator.refused(*patch('{"spec": {"unschedulable": true}}'))
-    operator.refused(*patch('{"metadata": {"annotations": {"other": "x"}}}'))
-    operator.refused(*patch('{"metadata": {"finalizers": ["other.dev/x"]}}'))
-    operator.refused("delete", "node", "gpu-1")
-    operator.run("taint", "node", "gpu-1", "dovetail.dev/not-ready-")
+    operator.patch(GPU_1, {"spec": {"taints": [READINESS]}})
+    parts = {"nvidia.com/gpu.deploy.device-plugin": "false", "dovetail.dev/pool": "a"}
+    operator.patch(GPU_1, {"metadata": {"labels": parts}})
+    operator.patch(GPU_1, {"metadata": {"labels": {"nvidia.com/mig.config": "all-balanced"}}})
+    for rack in ("c", None):
+        assert "rack" in operator.refused("PATCH", GPU_1, {"metadata": {"labels": {"rack": rack}}})
+    for body in (
+        {"spec": {"taints": [READINESS, {"key": "other.dev/x", "effect": "NoExecute"}]}},
+        {"spec": {"unschedulable": True}},
+        {"metadata": {"annotations": {"other": "x"}}},
+        {"metadata": {"finalizers": ["other.dev/x"]}},
+    ):
+        operator.refused("PATCH", GPU_1, body)
+    operator.refused("DELETE", GPU_1)
+    operator.patch(GPU_1, {"spec": {"taints": []}})
 
 
 @pytest.mark.plane
-def test_it_deletes_nothing_of_others(cluster: Plane, operator: Account) -> None:
+def test_it_deletes_nothing_of_others(admin: Objects, operator: Account) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "own", "namespace": "dovetail-agent"}}
-    cluster.kubectl("create", "-f", "-", input=yaml.safe_dump(account))
-    own = ("serviceaccount", "own", "--namespace=dovetail-agent")
-    assert "only what it has made" in operator.refused("delete", *own)
+    admin.create(account)
+    assert "only what it has made" in operator.refused("DELETE", operator.path(account))
     assert "bears the label" in operator.apply_refused(account)
     elsewhere = {**account, "metadata": {"name": "own", "namespace": "default", "labels": OURS}}
     operator.apply_refused(elsewhere)
-    operator.refused("delete", "namespace", "dovetail-agent")
-    operator.refused("delete", "validatingadmissionpolicy", "dovetail-operator-own")
+    operator.refused("DELETE", "/api/v1/namespaces/dovetail-agent")
+    operator.refused("DELETE", f"{POLICIES}/dovetail-operator-own")
     itself = {**account, "metadata": {"name": "dovetail-operator", "namespace": "dovetail-system", "labels": OURS}}
     assert "its own installation" in operator.apply_refused(itself)
-    cluster.kubectl("delete", *own)
+    admin.delete(account)
 
 
 @pytest.mark.plane
-def test_it_reads_no_secret_and_speaks_for_nobody(operator: Account) -> None:
-    operator.refused("get", "secrets", "--all-namespaces")
-    operator.refused("get", "secrets", "--namespace=dovetail-system")
-    operator.refused("create", "token", "dovetail-operator", "--namespace=dovetail-system")
-    operator.refused("get", "nodes", "--as=system:admin")
+def test_it_reads_no_secret_and_speaks_for_nobody(cluster: Plane, operator: Account) -> None:
+    operator.refused("GET", "/api/v1/secrets")
+    operator.refused("GET", f"/api/v1/namespaces/{ACCOUNT[0]}/secrets")
+    token = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = "/api/v1/namespaces/{}/serviceaccounts/{}/token".format(*ACCOUNT)
+    operator.refused("POST", path, token, "application/json")
+    own = f"--kubeconfig={cluster.service_account_kubeconfig(*ACCOUNT)}"
+    with pytest.raises(KubectlFailed, match="cannot impersonate"):
+        cluster.kubectl(own, "get", "nodes", "--as=system:admin")
 
 
 @pytest.mark.plane
-def test_it_may_search_a_node_for_gpus_and_write_the_result(cluster: Plane, operator: Account) -> None:
+def test_it_may_search_a_node_for_gpus_and_write_the_result(admin: Objects, operator: Account) -> None:
     pod = search_pod(GPUStack(StackMeta(name="gpus", uid="u-1")), "gpu-1", "dovetail:1")
-    created = operator.run("create", "--dry-run=server", "--output=json", "-f", "-", input=json.dumps(pod))
-    assert json.loads(created)["spec"]["nodeName"] == "gpu-1"
-    patch = ("patch", "node", "gpu-1", "--type=merge")
-    operator.run(*patch, f"--patch={json.dumps(result_patch(8, 'a-boot'))}")
-    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=WatchedNode)
-    assert searched(node) == (8, "a-boot")
-    operator.run(*patch, f"--patch={json.dumps(removal_patch(node))}")
-    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=WatchedNode)
-    assert searched(node) == (-1, "") and removal_patch(node) is None
+    assert operator.create(pod, dry_run=True)["spec"]["nodeName"] == "gpu-1"
+
+    def node() -> WatchedNode:
+        return msgspec.convert(admin.request("GET", GPU_1), WatchedNode)
+
+    operator.patch(GPU_1, result_patch(8, "a-boot"))
+    assert searched(node()) == (8, "a-boot")
+    removal = removal_patch(node())
+    assert removal is not None
+    operator.patch(GPU_1, removal)
+    assert searched(node()) == (-1, "") and removal_patch(node()) is None
 
 
 @pytest.mark.plane
-def test_the_operators_own_manifests_are_accepted(cluster: Plane) -> None:
+def test_the_operators_own_manifests_are_accepted(admin: Objects) -> None:
     for name in ("deployment", "budget", "network-policy"):
-        cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(OPERATOR / f"{name}.yaml"))
+        admin.apply(*documents(OPERATOR / f"{name}.yaml"), dry_run=True)
 
 
 @pytest.mark.plane
@@ -473,14 +508,13 @@ def test_the_operators_own_manifests_are_accepted(cluster: Plane) -> None:
     "manifest", [DEPLOY / "deployment.yaml", OPERATOR / "deployment.yaml"], ids=["scheduler", "operator"]
 )
 def test_its_pod_is_within_the_level_restricted_and_one_with_a_path_of_the_host_is_not(
-    cluster: Plane, manifest: Path
+    admin: Objects, manifest: Path
 ) -> None:
     (deployment,) = documents(manifest)
     spec = deployment["spec"]["template"]["spec"]
     spec.pop("priorityClassName", None)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": "dovetail-system"}, "spec": spec}
-    dry_run = ("create", "--dry-run=server", "-f", "-")
-    cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
+    admin.create(pod, dry_run=True)
     spec["volumes"] = [*spec.get("volumes", []), {"name": "host", "hostPath": {"path": "/etc"}}]
-    with pytest.raises(KubectlFailed, match="violates PodSecurity"):
-        cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
+    with pytest.raises(RequestFailed, match="violates PodSecurity"):
+        admin.create(pod, dry_run=True)

@@ -17,15 +17,29 @@ from dovetail import __version__
 from dovetail.cli.install import command as install
 from dovetail.cli.status import command as status
 from dovetail.cli.uninstall import command as uninstall
+from dovetail.kube.api.client import MERGE_PATCH
 from dovetail.operator import manifest_objects
 from dovetail.operator.skew import RELEASE_ANNOTATION
 from tests.patience import PATIENCE_S
-from tools.controlplane.plane import KubectlFailed, Plane
+from tools.controlplane.plane import Plane, RequestFailed
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
 
 Document = dict[str, Any]
 QUEUE = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 3}}
+DEPLOYMENTS = "/apis/apps/v1/deployments"
+OPERATOR = "/apis/apps/v1/namespaces/dovetail-system/deployments/dovetail-operator"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+KINDS = {
+    "definitions": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "namespaces": "/api/v1/namespaces",
+    "clusterroles": f"{RBAC}/clusterroles",
+    "clusterrolebindings": f"{RBAC}/clusterrolebindings",
+    "policies": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "volumes": "/api/v1/persistentvolumeclaims",
+    "queues": "/apis/dovetail.dev/v1alpha1/queues",
+    "gpustacks": "/apis/dovetail.dev/v1alpha1/gpustacks",
+}
 FINALIZER = "dovetail.dev/operator"
 AGENTS_ROLE = "ClusterRole dovetail-agent-planes-namespace"
 PEOPLE = {f"ClusterRole dovetail-{name}" for name in ("viewer", "cluster-operator", "admin")}
@@ -67,8 +81,37 @@ class Installation:
         removal: Document = json.loads(found.stdout)
         return removal
 
-    def names(self, kinds: str) -> str:
-        return self.plane.kubectl("get", kinds, "--all-namespaces", "-o", "name")
+    def names(self, *kinds: str) -> list[str]:
+        """Kind and name of all objects of these kinds; none of a kind that is not served."""
+        found = [(kind, one["metadata"]["name"]) for kind in kinds for one in self._items(KINDS[kind])]
+        return [f"{kind}/{name}" for kind, name in found]
+
+    def _items(self, path: str) -> list[Document]:
+        listed = self.plane.get(path)
+        return [] if listed is None else listed["items"]
+
+    def patch(self, path: str, body: Document) -> None:
+        self.plane.request("PATCH", path, body, MERGE_PATCH)
+
+    def create(self, path: str, document: Document, *, dry_run: bool = False) -> None:
+        self.plane.request("POST", f"{path}?dryRun=All" if dry_run else path, document)
+
+    def delete(self, path: str) -> None:
+        self.plane.request("DELETE", path)
+
+    def await_account(self, namespace: str) -> None:
+        """Wait for the account that pods of a new namespace have."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self.plane.get(f"{KINDS['namespaces']}/{namespace}/serviceaccounts/default") is None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+
+    def annotate(self, path: str, name: str, value: str | None) -> None:
+        self.patch(path, {"metadata": {"annotations": {name: value}}})
+
+
+def ours(names: list[str]) -> list[str]:
+    return [name for name in names if "dovetail" in name]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +132,7 @@ def here(shared_plane: Plane) -> Iterator[Installation]:
 @pytest.fixture
 def bare(here: Installation) -> Installation:
     """Nothing of Dovetail is there, not even a definition."""
-    if "dovetail" in here.names("crd"):
+    if ours(here.names("definitions")):
         here.uninstall("--delete-data", "--delete-crds")
     return here
 
@@ -98,14 +141,14 @@ def test_the_plan_for_the_stack_of_others_writes_nothing(bare: Installation) -> 
     shown = bare.install("--plan")
     assert shown.exit_code == 0 and "No component of NVIDIA's stack was found" in shown.stdout
     assert json.loads(bare.install("--plan", "--output=json").stdout)["components"] == []
-    assert "dovetail" not in bare.names("crd,namespaces")
+    assert ours(bare.names("definitions", "namespaces")) == []
 
 
 def test_it_is_installed_once_and_nothing_is_written_again(bare: Installation) -> None:
     planned = bare.actions("--dry-run")
     assert set(planned.values()) == {"create"} and len(planned) > 20
     assert {"ValidatingAdmissionPolicy dovetail-scheduler-agent-pods", AGENTS_ROLE, *PEOPLE} < planned.keys()
-    assert "dovetail" not in bare.names("crd,namespaces")
+    assert ours(bare.names("definitions", "namespaces")) == []
     assert bare.actions() == planned
     again = bare.actions()
     assert again.pop("GPUStack dovetail") == "keep"
@@ -118,8 +161,8 @@ def test_it_is_installed_once_and_nothing_is_written_again(bare: Installation) -
 
 def test_what_others_changed_is_shown_and_restored(here: Installation) -> None:
     here.actions()
-    here.plane.kubectl("scale", "deployment", "dovetail-operator", "--namespace=dovetail-system", "--replicas=0")
-    here.plane.kubectl("delete", "validatingadmissionpolicy", "dovetail-operator-own")
+    here.patch(f"{OPERATOR}/scale", {"spec": {"replicas": 0}})
+    here.delete(f"{KINDS['policies']}/dovetail-operator-own")
     shown = here.install("--dry-run").stdout
     assert "spec.replicas" in shown and "1 to create, 1 to update, " in shown
     changed = {name: action for name, action in here.actions().items() if action not in ("unchanged", "keep")}
@@ -152,7 +195,7 @@ def test_a_stack_of_the_users_own_is_applied_and_kept(here: Installation, tmp_pa
 
 def test_newer_definitions_stay_and_those_that_are_too_new_end_it(here: Installation) -> None:
     def set_release(release: str) -> None:
-        here.plane.kubectl("annotate", "crd", "queues.dovetail.dev", f"{RELEASE_ANNOTATION}={release}", "--overwrite")
+        here.annotate(f"{KINDS['definitions']}/queues.dovetail.dev", RELEASE_ANNOTATION, release)
 
     here.actions()
     set_release("0.1.9")
@@ -160,7 +203,7 @@ def test_newer_definitions_stay_and_those_that_are_too_new_end_it(here: Installa
     set_release("0.9.0")
     refused = here.install("--image=other.example/dovetail:0.1.1")
     assert refused.exit_code == 1 and "too new for release" in refused.output
-    assert "other.example" not in here.plane.kubectl("get", "deployments", "-A", "-o", "yaml")
+    assert "other.example" not in json.dumps(here.plane.get(DEPLOYMENTS))
     code, found = here.status()
     assert code == 1
     assert any("definitions 0.9.0 does not work with operator" in one["wrong"] for one in found["problems"])
@@ -169,18 +212,17 @@ def test_newer_definitions_stay_and_those_that_are_too_new_end_it(here: Installa
 
 def test_without_an_operator_it_is_uninstalled_all_the_same_and_the_users_data_stays(here: Installation) -> None:
     here.actions()
-    here.plane.kubectl("create", "-f", "-", input=json.dumps(QUEUE))
-    patch = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
-    here.plane.kubectl("patch", "gpustack", "dovetail", "--type=merge", f"--patch={patch}")
+    here.create(KINDS["queues"], QUEUE)
+    here.patch(f"{KINDS['gpustacks']}/dovetail", {"metadata": {"finalizers": [FINALIZER]}})
     # Half of it was done before: the operator is gone, its stack is not.
-    here.plane.kubectl("delete", "deployment", "dovetail-operator", "--namespace=dovetail-system")
-    here.plane.kubectl("delete", "gpustack", "dovetail", "--wait=false")
+    here.delete(OPERATOR)
+    here.delete(f"{KINDS['gpustacks']}/dovetail")
     would = here.uninstall("--dry-run")
     assert "GPUStack dovetail" in would["removed"]
     removal = here.uninstall()
     assert removal["removed"] == would["removed"]
-    assert "dovetail" not in here.names("namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies")
-    assert here.names("queues,gpustacks").split() == ["queue.dovetail.dev/team"]
+    assert ours(here.names("namespaces", "clusterroles", "clusterrolebindings", "policies")) == []
+    assert here.names("queues", "gpustacks") == ["queues/team"]
     assert [text.partition(":")[0] for text in removal["kept"]] == [
         "1 Queue",
         "the definitions of Dovetail's kinds",
@@ -190,8 +232,7 @@ def test_without_an_operator_it_is_uninstalled_all_the_same_and_the_users_data_s
         "1 Queue",
         *(f"CustomResourceDefinition {one['metadata']['name']}" for one in manifest_objects.definitions()),
     ]
-    with pytest.raises(KubectlFailed):
-        here.names("queues")
+    assert here.plane.get(KINDS["queues"]) is None
 
 
 def test_the_objects_are_printed_without_a_cluster(bare: Installation) -> None:
@@ -199,35 +240,37 @@ def test_the_objects_are_printed_without_a_cluster(bare: Installation) -> None:
     documents = list(yaml.safe_load_all(shown.stdout))
     bare.plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents[:-1]))
     assert documents[-1]["kind"] == "GPUStack"
-    assert "r.example/dovetail:1" in bare.plane.kubectl("get", "deployments", "-A", "-o", "yaml")
+    assert "r.example/dovetail:1" in json.dumps(bare.plane.get(DEPLOYMENTS))
 
 
 def test_a_namespace_in_which_others_run_stays(here: Installation) -> None:
     here.actions()
     pod = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "theirs", "namespace": "dovetail-agent"},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "theirs"},
         "spec": {"containers": [{"name": "main", "image": "job"}]},
     }  # fmt: skip
-    here.plane.kubectl("create", "-f", "-", input=json.dumps(pod))
+    pods = "/api/v1/namespaces/dovetail-agent/pods"
+    here.await_account("dovetail-agent")
+    here.create(pods, pod)
     removal = here.uninstall()
     assert [text for text in removal["kept"] if "theirs" in text]
     assert "Namespace dovetail-agent" not in removal["removed"]
-    here.plane.kubectl("delete", "pod", "theirs", "--namespace=dovetail-agent", "--now")
+    here.delete(f"{pods}/theirs?gracePeriodSeconds=0")
 
 
 def test_volumes_with_data_stay_with_their_namespace_unless_data_is_to_go(here: Installation) -> None:
     here.actions()
     for claim in CLAIMS:
-        here.plane.kubectl("create", "--namespace=dovetail-system", "-f", "-", input=json.dumps(claim))
+        here.create("/api/v1/namespaces/dovetail-system/persistentvolumeclaims", claim)
     removal = here.uninstall()
     (kept,) = [text for text in removal["kept"] if "dovetail-system" in text]
     assert "PersistentVolumeClaim state-dovetail-agent-planes-0 has the endpoints of agents" in kept
     assert "PersistentVolumeClaim history-dovetail-collector-0 has the history of the cluster" in kept
     assert {"Namespace dovetail-agent", AGENTS_ROLE, *PEOPLE} < set(removal["removed"])
-    assert here.names("namespaces,persistentvolumeclaims").split().count("namespace/dovetail-system") == 1
+    assert here.names("namespaces", "volumes").count("namespaces/dovetail-system") == 1
     assert here.actions()["Namespace dovetail-system"] in ("update", "unchanged")
     assert "Namespace dovetail-system" in here.uninstall("--delete-data")["removed"]
-    assert "dovetail" not in here.names("namespaces,persistentvolumeclaims")
+    assert ours(here.names("namespaces", "volumes")) == []
 
 
 def test_pods_in_the_namespace_of_an_agent_are_the_scheduler_s_from_then_on(here: Installation) -> None:
@@ -239,31 +282,33 @@ def test_pods_in_the_namespace_of_an_agent_are_the_scheduler_s_from_then_on(here
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "passes-by"},
         "spec": {"containers": [{"name": "main", "image": "job", "resources": resources}]},
     }  # fmt: skip
-    here.plane.kubectl("create", "namespace", "agent-a")
+    here.create(KINDS["namespaces"], {"metadata": {"name": "agent-a"}})
+    pods = "/api/v1/namespaces/agent-a/pods"
     try:
-        create = ("create", "--namespace=agent-a", "-f", "-")
-        here.plane.kubectl(*create, input=json.dumps(plane | {"spec": {"queue": "agents"}}))
+        here.await_account("agent-a")
+        here.create(
+            "/apis/dovetail.dev/v1alpha1/namespaces/agent-a/agentcontrolplanes", plane | {"spec": {"queue": "agents"}}
+        )
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             # The API server reads a policy and its parameters after a moment.
             try:
-                here.plane.kubectl(*create, "--dry-run=server", input=json.dumps(pod))
-            except KubectlFailed as error:
+                here.create(pods, pod, dry_run=True)
+            except RequestFailed as error:
                 assert "pods get devices within a lease" in str(error)
                 break
             assert time.monotonic() < deadline_s
             time.sleep(0.2)
         here.uninstall()
-        here.plane.kubectl(*create, "--dry-run=server", input=json.dumps(pod))
+        here.create(pods, pod, dry_run=True)
     finally:
-        here.plane.kubectl("delete", "namespace", "agent-a", "--wait=false")
+        here.delete(f"{KINDS['namespaces']}/agent-a")
 
 
 def test_what_helm_has_installed_is_left_to_helm(here: Installation) -> None:
     here.actions()
-    place = ("deployment", "dovetail-operator", "--namespace=dovetail-system")
-    here.plane.kubectl("annotate", *place, "meta.helm.sh/release-name=gpus")
+    here.annotate(OPERATOR, "meta.helm.sh/release-name", "gpus")
     assert "helm upgrade gpus" in here.install("--no-wait").output
     refused = here._run(uninstall)
     assert refused.exit_code == 1 and "helm uninstall gpus" in refused.output
-    here.plane.kubectl("annotate", *place, "meta.helm.sh/release-name-")
+    here.annotate(OPERATOR, "meta.helm.sh/release-name", None)

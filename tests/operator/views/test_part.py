@@ -14,6 +14,8 @@ from benchmarks import virtual_time
 from benchmarks.virtual_time import VirtualClock
 from dovetail.aggregated.registration import ApiObjects
 from dovetail.history.collector.run import HISTORY
+from dovetail.kube.api import watch
+from dovetail.kube.api.reflector import Reflector, ReflectorTimes
 from dovetail.operator.rendering.stack_objects import desired
 from dovetail.operator.views.state import PAUSE_S, UNANSWERED_S
 from dovetail.playground import Fault, Playground
@@ -25,6 +27,16 @@ DEPLOYMENTS = "deployments.apps"
 LEADER = ("10.0.0.1", "ONE")
 _SEEN_S = 65.0
 """What one has written, all others have read."""
+_WATCH_S = 900
+
+
+@pytest.fixture
+def long_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watches of a quarter of an hour and more, for tests of hours: there are thirty, and in an hour they would begin
+    3,600 times, which costs more than all else. `test_long_times.py` has an hour with watches of half a minute."""
+    monkeypatch.setattr(watch, "_LASTS_S", _WATCH_S)
+    times = ReflectorTimes(heartbeat_s=2 * _WATCH_S + 5.0)
+    monkeypatch.setitem(Reflector.__init__.__kwdefaults__, "times", times)
 
 
 def in_virtual_time(
@@ -33,7 +45,8 @@ def in_virtual_time(
     """Run it on a playground with a GPUStack, whose operator it starts itself."""
 
     async def run(clock: VirtualClock) -> None:
-        world = World(Playground(clock=clock.time))
+        # A look each second: each costs a turn of the loop, and some are for a quarter of an hour.
+        world = World(Playground(clock=clock.time), every_s=1.0)
         await world.playground.start()
         async with views(world, objects) as found:
             world.stack(**spec)
@@ -48,6 +61,7 @@ def condition(world: World, kind: str = "ViewsAvailable") -> tuple[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("long_watches")
 def test_for_an_hour_the_operator_writes_nothing_while_schedulers_register() -> None:
     async def hour(world: World, found: Views) -> None:
         found.leader, found.every_s = LEADER, 300
@@ -107,6 +121,7 @@ def test_the_api_of_the_history_is_registered_by_its_collector_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("long_watches")
 def test_it_goes_when_nobody_answers_and_comes_back_with_the_next_scheduler() -> None:
     async def work(world: World, found: Views) -> None:
         found.leader = LEADER
@@ -139,6 +154,7 @@ def test_it_goes_when_nobody_answers_and_comes_back_with_the_next_scheduler() ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("long_watches")
 def test_a_leader_that_the_api_server_does_not_reach_costs_a_few_writes_an_hour() -> None:
     async def work(world: World, found: Views) -> None:
         found.leader, found.reached = LEADER, False
