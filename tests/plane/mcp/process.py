@@ -26,8 +26,12 @@ async def _run(broker: FakeBroker) -> None:
         time_goes_on.cancel()
 
 
-if __name__ == "__main__":
+def main() -> None:
     gpus = FakeBroker({"n0": 8})
     serve(_run(gpus), logging.getLogger("test"))
     left = f"{len(gpus.leases)} left, {'act' in gpus.calls} returned, {len(gpus.requests)} open"
     Path(sys.argv[1]).write_text(left)
+
+
+if __name__ == "__main__":
+    main()
