@@ -208,8 +208,13 @@ def become(
         traceback.print_exc()
     finally:
         # A signal may come here, too.
+        # A signal may come here, too.
         try:
             sys.stdout.flush()
             sys.stderr.flush()
+        except OSError:
+            # As the interpreter does at its end.
+            traceback.print_exc()
+            status = 120
         finally:
             os._exit(status)

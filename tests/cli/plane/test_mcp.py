@@ -15,7 +15,8 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from dovetail.cli import cli, main
 from tests.paths import ROOT
-from tests.plane.mcp.piped import piped
+from tests.piped import piped
+from tests.plane.mcp.process import IMPORTED
 
 COMMAND = [sys.executable, "-c", "from dovetail.cli import main; main()", "plane", "mcp", "--fake", "2"]
 
@@ -75,7 +76,7 @@ def test_it_serves_over_http_until_a_signal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-a-test\n")
     listening = ["--transport", "http", "--listen", "0.0.0.0:0", "--token-file", str(token), "--allow-host", "agents"]
-    command = piped(main, "plane", "mcp", "--fake", "2", *listening)
+    command = piped(main, "plane", "mcp", "--fake", "2", *listening, imported=IMPORTED)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()

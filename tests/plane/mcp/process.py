@@ -16,6 +16,9 @@ from dovetail.plane import FakeBroker, Plane
 from dovetail.plane.mcp.server import AgentServer
 from dovetail.plane.mcp.transports import serve_stdio
 
+IMPORTED = ("dovetail.plane.mcp.server", "dovetail.plane.mcp.transports", "tests.plane.mcp.process")
+"""What costs most of the start of a server."""
+
 
 async def _run(broker: FakeBroker) -> None:
     time_goes_on = asyncio.create_task(broker.real_time())

@@ -14,8 +14,9 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from dovetail.cli import main
 from dovetail.plane.mcp.server import AgentServer
+from tests.piped import piped
 from tests.plane.benches import cluster_bench, plane
-from tests.plane.mcp.piped import piped
+from tests.plane.mcp.process import IMPORTED
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ async def test_a_command_without_its_plane_or_its_cluster_ends_with_one_line(tmp
 def refused(plane_id: str, kubeconfig: str) -> str:
     """The line with which the command ends."""
     arguments = ["plane", "mcp", "--plane", plane_id, "--kubeconfig", kubeconfig]
-    command = piped(main, *arguments)
+    command = piped(main, *arguments, imported=IMPORTED)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr
     return done.stderr.strip().splitlines()[-1]
@@ -86,7 +87,7 @@ async def test_signals_return_the_leases_of_the_command(tmp_path: Path) -> None:
         kubeconfig = written(tmp_path, bench.cluster.playground.url)
         arguments = ["plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig]
         process = await asyncio.create_subprocess_exec(
-            *piped(main, *arguments, "--transport", "http", "--listen", "127.0.0.1:0"),
+            *piped(main, *arguments, "--transport", "http", "--listen", "127.0.0.1:0", imported=IMPORTED),
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None
@@ -104,7 +105,9 @@ async def test_signals_return_the_leases_of_the_command(tmp_path: Path) -> None:
 async def test_the_command_serves_the_plane_of_a_kubeconfig_and_returns_its_leases(tmp_path: Path) -> None:
     async with cluster_bench() as bench:
         kubeconfig = written(tmp_path, bench.cluster.playground.url)
-        command, *arguments = piped(main, "plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig)
+        command, *arguments = piped(
+            main, "plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig, imported=IMPORTED
+        )
         server = StdioServerParameters(command=command, args=arguments)
         async with Client(stdio_client(server)) as here:
             asked = await answer(here, "ask", options=[{"gpus": 4}], firm=True, wait_seconds=30)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for clients that start a process of their own and talk to it through pipes, as the SDK's client does.
+"""Programs that a client starts as a process of its own and talks to through pipes, as shells and the SDK of MCP do.
 
 Rules
-- Most of what a server costs is the import of the SDK. So a program is a fork of a process that has imported it.
+- Most of what such a program costs is its imports. So it is a fork of a process that has imported all commands, and
+  what else is named.
 - What the client starts is a small process. It sends its own stdin, stdout and stderr, its environment and its folder:
   the program reads and writes the client's pipes. Signals are passed on, and the end, in both directions.
 """
@@ -16,13 +17,13 @@ import socket
 import sys
 from ast import literal_eval
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import NoReturn
 
 from tests.forked import Forked, become, end_with_parent
 
-_IMPORTED = ("dovetail.cli", "dovetail.plane.mcp.server", "dovetail.plane.mcp.transports", "tests.plane.mcp.process")
 _LONGEST = 1 << 16
 _STARTED = r"""
 import os, signal, socket, sys
@@ -37,31 +38,32 @@ os._exit((server.recv(1) or [1])[0])
 """
 
 
-def piped(run: Callable[[], None], *arguments: str) -> list[str]:
+def piped(run: Callable[[], None], *arguments: str, imported: tuple[str, ...] = ()) -> list[str]:
     """The command line that starts a function of a module with these arguments."""
     function = f"{run.__module__}:{run.__name__}"
-    return [sys.executable, "-I", "-S", "-c", _STARTED, _server()[1], function, *arguments]
+    return [sys.executable, "-I", "-S", "-c", _STARTED, _server(imported)[1], function, *arguments]
 
 
 @cache
-def _server() -> tuple[Forked, str]:
-    address = f"dovetail-piped-{os.getpid()}"
-    server = Forked(address, run=_serve)
+def _server(imported: tuple[str, ...]) -> tuple[Forked, str]:
+    address = f"dovetail-piped-{os.getpid()}-{_server.cache_info().currsize}"
+    server = Forked(address, *imported, run=_serve)
     server.first_line()
     return server, address
 
 
 def _serve() -> None:
-    for module in _IMPORTED:
+    for module in sys.argv[2:]:
         import_module(module)
-    # Processes that end are not waited for.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("\0" + sys.argv[1])
         listening.listen()
         print("listening", flush=True)
         while True:
             connection, _ = listening.accept()
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             if os.fork() == 0:
                 _run(connection)
             connection.close()
@@ -70,7 +72,6 @@ def _serve() -> None:
 def _run(connection: socket.socket) -> NoReturn:
     """Run the program that is asked for, pass signals on to it, and tell how it ended."""
     end_with_parent()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, streams, _, _ = socket.recv_fds(connection, _LONGEST, 3)
     (function, *arguments), environment, folder = literal_eval(message.decode())
     module, _, name = function.partition(":")
