@@ -9,7 +9,6 @@ ext/sets.go.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Final
@@ -205,22 +204,27 @@ def work_of(values: Iterable[Value], left: int) -> int:
 
 
 def _shared_work_of(values: list[Value], left: int) -> int:
-    """As `work_of`, at most `left + 1`, where some objects occur more than once: each is looked at once on each level
+    """As `work_of`, at most `left + 1`, where some objects occur more than once: each is examined once on each level
     of nesting, with the number of times that it occurs there."""
-    work, level, times = 0, dict(zip(map(id, values), values, strict=True)), Counter(map(id, values))
+    work, level = 0, _counted({}, values, 1)
     while level and work <= left:
-        inner: dict[int, Value] = {}
-        inner_times: Counter[int] = Counter()
-        for key, one in level.items():
+        inner: dict[int, tuple[Value, int]] = {}
+        for one, times in level.values():
             held: list[Value] = []
-            work += times[key] * _opened(one, held)
+            work += times * _opened(one, held)
             if work > left:
                 return left + 1
-            for each in held:
-                inner[id(each)] = each
-                inner_times[id(each)] += times[key]
-        level, times = inner, inner_times
+            _counted(inner, held, times)
+        level = inner
     return work
+
+
+def _counted(level: dict[int, tuple[Value, int]], values: list[Value], times: int) -> dict[int, tuple[Value, int]]:
+    """The level with these values, each so many times more. Its keys are the identities."""
+    for one in values:
+        seen = level.get(id(one))
+        level[id(one)] = (one, times if seen is None else times + seen[1])
+    return level
 
 
 def _opened(value: Value, held: list[Value]) -> int:
