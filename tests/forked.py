@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from multiprocessing import connection
@@ -68,8 +68,9 @@ class Forked:
         self._out, self._errors = _File(), _File()
         self._arguments = arguments
         argv = ("dovetail", *arguments)
-        start = (run, argv, self._out.path, self._errors.path, {**os.environ}, str(Path.cwd()))
-        self._process = _server().Process(target=_become, args=start, daemon=True)
+        streams = (os.devnull, self._out.path, self._errors.path)
+        start = (run, argv, streams, {**os.environ}, str(Path.cwd()))
+        self._process = _server().Process(target=become, args=start, daemon=True)
         self._process.start()
 
     def __enter__(self) -> Self:
@@ -163,23 +164,35 @@ async def run_beside(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(["dovetail", *arguments], status, forked.stdout, forked.stderr)
 
 
+def end_with_parent() -> None:
+    """Kill this process when the one ends that made it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _writer(number: int) -> TextIOWrapper:
-    return TextIOWrapper(BufferedWriter(FileIO(number, "w")), line_buffering=True)
+    return TextIOWrapper(BufferedWriter(FileIO(number, "w", closefd=False)), line_buffering=True)
 
 
-def _become(
-    run: Callable[[], None], argv: tuple[str, ...], out: str, errors: str, environment: Mapping[str, str], folder: str
+def become(
+    run: Callable[[], None],
+    argv: tuple[str, ...],
+    streams: Sequence[str | int],
+    environment: Mapping[str, str],
+    folder: str,
 ) -> NoReturn:
-    """In the fork: be the command, and never return."""
+    """In the fork: be the command, and never return. `streams` are its stdin, stdout and stderr: files to open, or the
+    numbers of open ones."""
     status = 1
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
+        for number, file in enumerate(streams):
+            os.dup2(os.open(file, os.O_RDWR | os.O_APPEND) if isinstance(file, str) else file, number)
         # With one of the files that it was given the server would go on after the process of the tests.
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number, file in enumerate((os.devnull, out, errors)):
-            os.dup2(os.open(file, os.O_RDWR | os.O_APPEND), number)
-        sys.stdin, sys.stdout, sys.stderr = TextIOWrapper(BufferedReader(FileIO(0))), _writer(1), _writer(2)
+        # They stay open when a fork of this one replaces the objects.
+        sys.stdin = TextIOWrapper(BufferedReader(FileIO(0, closefd=False)))
+        sys.stdout, sys.stderr = _writer(1), _writer(2)
         logging.getLogger().handlers.clear()
         os.chdir(folder)
         os.environ.clear()
@@ -195,8 +208,13 @@ def _become(
         traceback.print_exc()
     finally:
         # A signal may come here, too.
+        # A signal may come here, too.
         try:
             sys.stdout.flush()
             sys.stderr.flush()
+        except OSError:
+            # As the interpreter does at its end.
+            traceback.print_exc()
+            status = 120
         finally:
             os._exit(status)

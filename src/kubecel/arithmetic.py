@@ -278,6 +278,10 @@ def inserted(into: Map, key: Value, value: Value) -> Value:
 
 
 def merged(into: Map, other: Map) -> Value:
+    """The first map with the entries of the other, as `inserted`."""
+    if not into.entries:
+        into.entries.update(other.entries)
+        return into
     for key, value in other.items():
         result = inserted(into, key, value)
         if type(result) is Err:

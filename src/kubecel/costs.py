@@ -74,10 +74,12 @@ def _traversal(args: Sequence[Value], result: Value) -> int:
 
 def _visited(value: Value) -> int:
     kind = type(value)
-    if kind is str or kind is bytes:
-        return int(len(value.encode() if kind is str else value) * 0.1)
+    if kind is str:
+        return int((len(value) if value.isascii() else len(value.encode())) * 0.1)
+    if kind is bytes:
+        return int(len(value) * 0.1)
     if kind is list:
-        return sum(map(_visited, value))
+        return len(value) if {*map(type, value)} <= SCALARS else sum(map(_visited, value))
     if kind is Map:
         return sum(_visited(key) + _visited(one) for key, one in value.items())
     return 1
@@ -178,29 +180,70 @@ def of_call(function: str, ids: tuple[str, ...]) -> Cost:
 SCALARS = frozenset((bool, int, UInt, float, type(None)))
 
 
-def work_of(values: Iterable[Value], left: int) -> int:
-    """The number of elements in the values, nested ones included. A part that occurs twice counts twice.
+_FEW: Final = 16
+"""So many values are not searched for some that are there twice."""
 
-    A few lists that contain each other twice have an exponential number of elements: the count stops soon after `left`.
+
+def work_of(values: Iterable[Value], left: int) -> int:
+    """The number of elements in the values, nested ones included. A part that occurs twice counts twice. The count
+    stops soon after `left`.
+
+    A few lists that contain each other twice have an exponential number of elements: see `_shared_work_of`.
     """
-    work, todo = 0, [one for one in values if type(one) not in SCALARS]
-    while todo and work <= left:
-        one = todo.pop()
-        kind = type(one)
-        if kind is str or kind is bytes:
-            work += len(one) // _TEXT
-        elif kind is list:
-            work += len(one)
-            todo += [inner for inner in one if type(inner) not in SCALARS]
-        elif kind is Map:
-            work += len(one.entries)
-            todo += [*one.keys(), *one.entries.values()]
-        elif kind is Optional:
-            work += 1
-            todo.append(one.value)
-        else:
-            work += getattr(one, "work", 0)
+    work, level = 0, [one for one in values if type(one) not in SCALARS]
+    while level and work <= left:
+        if len(level) > _FEW and len({*map(id, level)}) < len(level):
+            return work + _shared_work_of(level, left - work)
+        inner: list[Value] = []
+        for one in level:
+            work += _opened(one, inner)
+            if work > left:
+                break
+        level = inner
     return work
+
+
+def _shared_work_of(values: list[Value], left: int) -> int:
+    """As `work_of`, at most `left + 1`, where some objects occur more than once: each is examined once on each level
+    of nesting, with the number of times that it occurs there."""
+    work, level = 0, _counted({}, values, 1)
+    while level and work <= left:
+        inner: dict[int, tuple[Value, int]] = {}
+        for one, times in level.values():
+            held: list[Value] = []
+            work += times * _opened(one, held)
+            if work > left:
+                return left + 1
+            _counted(inner, held, times)
+        level = inner
+    return work
+
+
+def _counted(level: dict[int, tuple[Value, int]], values: list[Value], times: int) -> dict[int, tuple[Value, int]]:
+    """The level with these values, each so many times more. Its keys are the identities."""
+    for one in values:
+        seen = level.get(id(one))
+        level[id(one)] = (one, times if seen is None else times + seen[1])
+    return level
+
+
+def _opened(value: Value, held: list[Value]) -> int:
+    """The number of elements of a value that is no scalar, without those of its elements, which are added to
+    `held`."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value) // _TEXT
+    if kind is list:
+        held += [one for one in value if type(one) not in SCALARS]
+        return len(value)
+    if kind is Map:
+        held += [one for one in (*value.keys(), *value.entries.values()) if type(one) not in SCALARS]
+        return len(value.entries)
+    if kind is Optional:
+        if type(value.value) not in SCALARS:
+            held.append(value.value)
+        return 1
+    return int(getattr(value, "work", 0))
 
 
 Work = Callable[[Sequence[Value], int], int]

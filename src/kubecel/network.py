@@ -225,13 +225,23 @@ def _port(url: Url) -> str:
     return after.rpartition(":")[2] if ":" in after else ""
 
 
+def _of_query(text: str) -> str | None:
+    """A key or value of a query, decoded; None if it is malformed."""
+    text = text.replace("+", " ")
+    if "%" not in text:
+        return text
+    decoded = _decoded(text)
+    return None if decoded is None else decoded.decode("utf-8", "replace")
+
+
 def _query(url: Url) -> Map:
     found: dict[Value, list[Value]] = {}
     for pair in url.query.split("&") if url.query else ():
         key, _, value = pair.partition("=")
-        decoded = [_decoded(one.replace("+", " ")) for one in (key, value)]
-        if pair and ";" not in pair and None not in decoded:
-            name, content = (one.decode("utf-8", "replace") for one in decoded if one is not None)
+        if not pair or ";" in pair:
+            continue
+        name, content = _of_query(key), _of_query(value)
+        if name is not None and content is not None:
             found.setdefault(name, []).append(content)
     return Map(dict(found))
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
+from tests.forked import Forked
+from tests.patience import PATIENCE_S
 
 FILE = ("--file", "docs/examples/two-teams.yaml", "--at", "2026-11-22T12:00:00Z")
 
@@ -84,20 +84,14 @@ def test_a_simulated_day_is_shown(tmp_path: Path) -> None:
 @contextmanager
 def serving(*arguments: str) -> Iterator[str]:
     """The address that a command prints; it is ended by a signal, and then ends well."""
-    # A shell that starts the tests in the background has them ignore Ctrl-C.
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    argv = [sys.executable, "-c", f"{heard}; from dovetail.cli import main; main()", *arguments]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
-                    yield found[0]
-                    break
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) in (0, 130)
-        finally:
-            process.kill()
+    with Forked(*arguments) as process:
+        until = time.monotonic() + PATIENCE_S
+        while (found := re.search(r"http://127\.0\.0\.1:\d+/", process.stdout)) is None:
+            assert process.poll() is None and time.monotonic() < until, (process.stdout, process.stderr)
+            time.sleep(0.05)
+        yield found[0]
+        process.send_signal(signal.SIGINT)
+        assert process.wait() in (0, 130)
 
 
 @pytest.mark.slow

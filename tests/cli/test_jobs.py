@@ -17,11 +17,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dovetail.cli import cli
+from dovetail.cli import cli, main
 from dovetail.cli.cluster import ClusterSource
 from dovetail.cli.output import printable
 from dovetail.playground import Playground
 from tests.cli.listed_jobs import AT, EVIL, GPU, JOBS, cluster, ended, node, pod
+from tests.piped import piped
 from tests.terminal import environment
 
 UNFINISHED = [job for job, state in JOBS.items() if state in ("Running", "Waiting")]
@@ -291,9 +292,9 @@ def test_a_closed_pipe_ends_it_quietly(file: str) -> None:
     items = [node("g1"), *(pod(f"a-rather-long-name-of-a-job-{i}", {GPU: "16"}) for i in range(1500))]
     many = Path(file).with_name("pipe.json")
     many.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    call = [sys.executable, "-c", "from dovetail.cli import main; main()", "jobs", "--no-start", "-f", str(many)]
     for form in ("table", "csv", "name", "json"):
-        process = subprocess.Popen([*call, "-o", form], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        call = piped(main, "jobs", "--no-start", "-f", str(many), "-o", form)
+        process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()

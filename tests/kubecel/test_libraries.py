@@ -52,6 +52,7 @@ sets.intersects([1, 2], [2, 3]) && sets.equivalent([1, 1], [1])
 url("https://user@example.com:80/a%20b?k=v&k=w#x").getHost() == "example.com:80"
 url("https://example.com:80/a b").getEscapedPath() == "/a%20b" && url("https://[::1]:80/").getHostname() == "::1"
 url("https://example.com/?k=a&k=b").getQuery() == {"k": ["a", "b"]} && url("/path").getScheme() == ""
+url("/?a%20b=c+d&&a+b=%e2%82%ac&x;y=1&z=%zz&%=1&e").getQuery() == {"a b": ["c d", "€"], "e": [""]}
 isURL("https://example.com") && !isURL("../relative") && !isURL("") && url("https://example.com:80").getPort() == "80"
 !format.dns1123Label().validate("my-label").hasValue() && format.dns1123Label().validate("My").hasValue()
 !format.dns1123Subdomain().validate("a.b-c").hasValue() && !format.dns1123LabelPrefix().validate("a-").hasValue()

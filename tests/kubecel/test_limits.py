@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short selectors that would take for ever, or all memory, are ended by what they count."""
 
+import random
 from itertools import islice
 
 import pytest
@@ -49,7 +50,6 @@ WALKS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("body", WALKS.values(), ids=WALKS)
 def test_lists_that_hold_each_other_twice_are_not_walked_to_the_end(body: str) -> None:
     assert TOO_MANY in ended(tree(30, body))
@@ -71,6 +71,21 @@ def test_elements_count_wherever_they_stand_and_texts_by_their_length() -> None:
     assert costs.work_of([Map({"a": [1]}), Optional([1, 2]), "t" * 32, 5, None], 1000) == (1 + 1) + (1 + 2) + 2
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_occurs_more_than_once_counts_each_time(seed: int) -> None:
+    dice = random.Random(seed)
+    made: list[object] = ["t" * 40, [], [1, 2]]
+    counts = [2, 0, 2]
+    for _ in range(12):
+        chosen = dice.choices(range(len(made)), k=dice.choice((1, 2, 20)))
+        parts, inner = [made[i] for i in chosen], [counts[i] for i in chosen]
+        kind = dice.choice((list, Map, Optional))
+        made.append(parts if kind is list else Optional(parts[0]) if kind is Optional else Map(dict(enumerate(parts))))
+        counts.append(1 + inner[0] if kind is Optional else len(parts) + sum(inner))
+    assert costs.work_of(made, sum(counts)) == sum(counts)
+    assert costs.work_of(made, sum(counts) - 1) >= sum(counts)
+
+
 def test_the_count_itself_ends_soon_after_the_limit() -> None:
     value: object = [1]
     for _ in range(200):
@@ -90,7 +105,6 @@ def test_a_list_can_be_gone_through_and_at_little_cost_not_for_ever(made: str, c
     assert ended(selector % 1000).endswith((TOO_MANY, TOO_COSTLY))
 
 
-@pytest.mark.slow
 def test_a_map_inserted_time_and_again_counts_each_time() -> None:
     selector = (
         "cel.bind(m, lists.range(1000).transformMap(i, v, v), "
@@ -123,7 +137,6 @@ def test_a_long_text_is_not_gone_through_for_ever_at_little_cost(asked: str) -> 
     assert ended(long_text(asked)).endswith((TOO_MANY, TOO_COSTLY))
 
 
-@pytest.mark.slow
 def test_a_url_is_as_much_to_look_at_as_it_is_long() -> None:
     asked = "cel.bind(u, url('http://a/?' + $), lists.range(9000).all(i, u.getQuery().size() == 1))"
     assert TOO_MANY in ended(grown("'a&'", "$ + $", 8, asked))

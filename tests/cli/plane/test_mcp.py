@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters, stdio_client
 
-from dovetail.cli import cli
+from dovetail.cli import cli, main
 from tests.paths import ROOT
+from tests.piped import piped
+from tests.plane.mcp.process import IMPORTED
 
 COMMAND = [sys.executable, "-c", "from dovetail.cli import main; main()", "plane", "mcp", "--fake", "2"]
 
@@ -74,7 +76,8 @@ def test_it_serves_over_http_until_a_signal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-a-test\n")
     listening = ["--transport", "http", "--listen", "0.0.0.0:0", "--token-file", str(token), "--allow-host", "agents"]
-    with subprocess.Popen([*COMMAND, *listening], stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    command = piped(main, "plane", "mcp", "--fake", "2", *listening, imported=IMPORTED)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert re.search(r"serving fake/agent at http://0\.0\.0\.0:\d+/mcp", line)

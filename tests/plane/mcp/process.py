@@ -16,6 +16,9 @@ from dovetail.plane import FakeBroker, Plane
 from dovetail.plane.mcp.server import AgentServer
 from dovetail.plane.mcp.transports import serve_stdio
 
+IMPORTED = ("dovetail.plane.mcp.server", "dovetail.plane.mcp.transports", "tests.plane.mcp.process")
+"""What costs most of the start of a server."""
+
 
 async def _run(broker: FakeBroker) -> None:
     time_goes_on = asyncio.create_task(broker.real_time())
@@ -26,8 +29,12 @@ async def _run(broker: FakeBroker) -> None:
         time_goes_on.cancel()
 
 
-if __name__ == "__main__":
+def main() -> None:
     gpus = FakeBroker({"n0": 8})
     serve(_run(gpus), logging.getLogger("test"))
     left = f"{len(gpus.leases)} left, {'act' in gpus.calls} returned, {len(gpus.requests)} open"
     Path(sys.argv[1]).write_text(left)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ import pytest
 import yaml
 from mcp import Client, StdioServerParameters, stdio_client
 
+from dovetail.cli import main
 from dovetail.plane.mcp.server import AgentServer
-from tests.paths import ROOT
+from tests.piped import piped
 from tests.plane.benches import cluster_bench, plane
+from tests.plane.mcp.process import IMPORTED
 
 pytestmark = pytest.mark.slow
-MAIN = "from dovetail.cli import main; main()"
 
 
 async def answer(here: Client, tool: str, **arguments: Any) -> Any:
@@ -76,9 +76,8 @@ async def test_a_command_without_its_plane_or_its_cluster_ends_with_one_line(tmp
 def refused(plane_id: str, kubeconfig: str) -> str:
     """The line with which the command ends."""
     arguments = ["plane", "mcp", "--plane", plane_id, "--kubeconfig", kubeconfig]
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    command = piped(main, *arguments, imported=IMPORTED)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr
     return done.stderr.strip().splitlines()[-1]
 
@@ -88,7 +87,7 @@ async def test_signals_return_the_leases_of_the_command(tmp_path: Path) -> None:
         kubeconfig = written(tmp_path, bench.cluster.playground.url)
         arguments = ["plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", MAIN, *arguments, "--transport", "http", "--listen", "127.0.0.1:0"),
+            *piped(main, *arguments, "--transport", "http", "--listen", "127.0.0.1:0", imported=IMPORTED),
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None
@@ -106,8 +105,10 @@ async def test_signals_return_the_leases_of_the_command(tmp_path: Path) -> None:
 async def test_the_command_serves_the_plane_of_a_kubeconfig_and_returns_its_leases(tmp_path: Path) -> None:
     async with cluster_bench() as bench:
         kubeconfig = written(tmp_path, bench.cluster.playground.url)
-        command = ["-c", MAIN, "plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig]
-        server = StdioServerParameters(command=sys.executable, args=command, env={"PYTHONPATH": str(ROOT / "src")})
+        command, *arguments = piped(
+            main, "plane", "mcp", "--plane", "one/one", "--kubeconfig", kubeconfig, imported=IMPORTED
+        )
+        server = StdioServerParameters(command=command, args=arguments)
         async with Client(stdio_client(server)) as here:
             asked = await answer(here, "ask", options=[{"gpus": 4}], firm=True, wait_seconds=30)
             if asked["state"] != "held":

@@ -19,6 +19,8 @@ from mcp import Client, MCPDeprecationWarning, MCPError, StdioServerParameters, 
 from dovetail.plane.mcp.server import RESOURCE
 from dovetail.plane.mcp.tools import INSTRUCTIONS, TOOLS
 from tests.paths import ROOT
+from tests.piped import piped
+from tests.plane.mcp.process import IMPORTED, main
 
 pytestmark = pytest.mark.slow
 MODERN, BEFORE = "auto", "legacy"
@@ -27,10 +29,8 @@ MODERN, BEFORE = "auto", "legacy"
 @asynccontextmanager
 async def client(report: Path, mode: str = MODERN, **options: Any) -> AsyncIterator[Client]:
     """A client of a process with 8 GPUs."""
-    environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    server = StdioServerParameters(
-        command=sys.executable, args=["-m", "tests.plane.mcp.process", str(report)], env=environment
-    )
+    command, *arguments = piped(main, str(report), imported=IMPORTED)
+    server = StdioServerParameters(command=command, args=arguments)
     async with Client(stdio_client(server), mode=mode, **options) as found:
         yield found
 
@@ -127,6 +127,7 @@ def test_a_signal_returns_the_leases_while_the_input_is_open(tmp_path: Path) -> 
             "params": {"name": "ask", "arguments": {"options": [{"gpus": 8}], "firm": True}},
         },
     ]
+    # No fork: the interpreter has to end while a thread still reads.
     command = [sys.executable, "-m", "tests.plane.mcp.process", str(report)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -142,8 +143,8 @@ def test_a_signal_returns_the_leases_while_the_input_is_open(tmp_path: Path) -> 
 
 def test_garbage_on_the_input_ends_nothing_and_a_line_without_end_ends_it(tmp_path: Path) -> None:
     report = tmp_path / "report"
-    command = [sys.executable, "-m", "tests.plane.mcp.process", str(report)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    command = piped(main, str(report), imported=IMPORTED)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"\xff\xfe\n[]\n{}\n[[[[\nnull\n")
         process.stdin.write(b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": {}}}\n')

@@ -38,8 +38,19 @@ def first_of(problems: Sequence[Problem]) -> Problem | None:
 def nearest(value: str, valid: Iterable[str], similarity: float = 0.0) -> str:
     """The most similar valid value; "" if there is none with a similarity of at least `similarity` (1: equal, 0:
     nothing in common)."""
-    known = list(islice(valid, _MOST_COMPARED))
-    return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], known, 1, similarity)), "")
+    matcher = difflib.SequenceMatcher(b=value[:_LONGEST_COMPARED])
+    bounds = []
+    for one in islice(valid, _MOST_COMPARED):
+        matcher.set_seq1(one)
+        bounds.append((matcher.quick_ratio(), one))
+    found = (similarity, "")
+    # The similarity itself takes far longer than its upper bound, above all of names of few letters.
+    for bound in sorted(bounds, reverse=True):
+        if bound < found:
+            break
+        matcher.set_seq1(bound[1])
+        found = max(found, (matcher.ratio(), bound[1]))
+    return found[1]
 
 
 def shown(value: str) -> str:
