@@ -71,12 +71,14 @@ def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Ver
     nodes = cluster.nodes
     remaining = _known(nodes)
     found: list[Verdict] = []
+    left = int(np.count_nonzero(remaining))
     for reason, when, refused, detail, nearest in _rules(cluster, pod, remaining):
-        slots = np.flatnonzero(remaining & refused)
+        (slots,) = (remaining & refused).nonzero()
         if len(slots):
             remaining[slots] = False
             found.append(Verdict(reason, when, slots, detail, nearest))
-            if not remaining.any():
+            left -= len(slots)
+            if not left:
                 # No node is left that a later rule could count.
                 return found
     if scope is not None:
@@ -108,7 +110,8 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
         else:
             value = f"={taint.value}" if taint.value else ""
             yield Reason.TAINT, When.NEVER, refused, f"{{{taint.key}{value}:{taint.effect}}}", ""
-    yield Reason.NODE_AFFINITY, When.NEVER, ~matches_affinity(nodes, pod.request, everywhere), "", ""
+    if pod.request.node_selector or pod.request.node_terms is not None:
+        yield Reason.NODE_AFFINITY, When.NEVER, ~matches_affinity(nodes, pod.request, everywhere), "", ""
     if filters.asks_plugin(pod.request):
         yield Reason.PLUGIN_GONE, When.NOT_YET, nodes.plugin_gone, "", ""
     yield Reason.QUARANTINED, When.NOT_YET, nodes.quarantined, "", ""
@@ -154,14 +157,16 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
     everywhere = slice(0, nodes.size)
     for reason, refused in shares.refusals(nodes, shape, everywhere):
         yield reason, When.NEVER, refused, *_why_never(nodes, shape, reason, remaining & refused)
-    asked = sorted(np.flatnonzero(shape.need).tolist(), key=lambda column: (names[column] != GPU, column))
+    (columns,) = shape.need[:, 0].nonzero()
+    asked = sorted(columns.tolist(), key=lambda column: (names[column] != GPU, column))
     wanted = [(column, names[column], int(shape.need[column, 0])) for column in asked if names[column] != UNOFFERED]
     amounts = dict(shape.request.resources)
     wanted += [(nodes.column(name), name, amounts[name]) for name in shape.unoffered]
     for column, name, need in wanted:
-        counted = _counted(nodes, shape, column, (name,))
-        short = counted & (nodes.free[column] < need)
-        too_small = counted & (nodes.allocatable[column] < need)
+        short, too_small = nodes.free[column] < need, nodes.allocatable[column] < need
+        if shape.stand_ins is not None:
+            counted = _counted(nodes, shape, column, (name,))
+            short, too_small = counted & short, counted & too_small
         reason = Reason.TOO_MANY_PODS if name == PODS else Reason.INSUFFICIENT
         detail = "" if name == PODS else name
         for when, refused in ((When.NEVER, too_small), (When.NOT_YET, short)):
@@ -243,12 +248,14 @@ def _apart(nodes: Nodes, shape: Shape, gpus: links.Free) -> Mask:
 
 
 def _nearest(cluster: Cluster, column: int, name: str, need: int, when: When, refused: Mask) -> str:
-    if name == PODS or not refused.any():
+    if name == PODS:
+        return ""
+    (slots,) = refused.nonzero()
+    if not len(slots):
         return ""
     nodes = cluster.nodes
     amounts = nodes.allocatable if when is When.NEVER else nodes.free
-    slots = np.flatnonzero(refused)
-    best = int(slots[np.argmax(amounts[column, slots])])
+    best = int(slots[amounts[column, slots].argmax()])
     has = "has at most" if when is When.NEVER else "has free"
     record = nodes.records[best]
     owner = record.name if record is not None else "?"
