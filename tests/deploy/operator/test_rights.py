@@ -37,6 +37,10 @@ from tools.controlplane.credentials import Authority
 from tools.controlplane.plane import KubectlFailed, Plane, RequestFailed
 
 DEPLOY = ROOT / "deploy"
+APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
+NODES_PATH = "/api/v1/nodes"
+GPU_1 = f"{NODES_PATH}/gpu-1"
+JSON, MERGE_PATCH = "application/json", "application/merge-patch+json"
 OPERATOR = DEPLOY / "operator"
 ACCOUNT = ("dovetail-system", "dovetail-operator")
 OURS = {"app.kubernetes.io/managed-by": "dovetail-operator"}
@@ -197,13 +201,19 @@ class Account:
         place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
         return f"{root}{place}/{self._plurals[version, one['kind']]}/{meta['name']}"
 
-    def refused(self, *arguments: str, input: str | None = None) -> str:
-        """The reason for which this is forbidden."""
-        with pytest.raises(KubectlFailed) as raised:
-            self.run(*arguments, input=input)
+    def patch(self, path: str, body: Document) -> None:
+        self._plane.request("PATCH", path, body, MERGE_PATCH, self._user)
+
+    def refused(self, method: str, path: str, body: Document | None = None) -> str:
+        """Why it may not ask this."""
+        with pytest.raises(RequestFailed) as raised:
+            self._plane.request(method, path, body, MERGE_PATCH if method == "PATCH" else JSON, self._user)
         text = str(raised.value)
         assert "forbidden" in text, text
         return text
+
+    def may_not_delete(self, one: Document) -> str:
+        return self.refused("DELETE", self.path(one))
 
     def refusal(self, one: Document) -> str:
         """Why it may not apply this; "" if it may, and has."""
@@ -225,8 +235,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     with Plane(controllers=False, work_dir=tmp_path_factory.mktemp("plane")) as plane:
         for name in ("namespaces", "rbac", "limits"):
             plane.kubectl("apply", "--server-side", "-f", str(OPERATOR / f"{name}.yaml"))
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "a"}}}
-        plane.kubectl("create", "-f", "-", input=yaml.safe_dump(node))
+        plane.request("POST", NODES_PATH, {"metadata": {"name": "gpu-1", "labels": {"rack": "a"}}})
         yield plane
 
 
@@ -242,16 +251,16 @@ def operator(cluster: Plane) -> Account:
     }
     deadline = time.monotonic() + PATIENCE_S
     for name, probe in probes.items():
-        named = (probe["kind"], probe["metadata"]["name"])
         if name == "nodes":
             # It may make none, so there has to be one.
-            cluster.kubectl("create", "-f", "-", input=yaml.safe_dump({**probe, "metadata": {"name": named[1]}}))
+            cluster.request("POST", NODES_PATH, {"metadata": {"name": "probe"}})
         while f"dovetail-operator-{name}" not in account.refusal(probe):
             # What is applied twice is not examined again: it changes nothing.
             probe["metadata"]["labels"] = {"tried": str(time.monotonic_ns())}
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        cluster.kubectl("delete", *named, "--ignore-not-found")
+        if cluster.get(account.path(probe)):
+            cluster.request("DELETE", account.path(probe))
     return account
 
 
@@ -315,7 +324,7 @@ def test_a_role_cannot_hold_more_than_scheduler_and_agents_need(operator: Accoun
 @pytest.mark.plane
 def test_roles_go_to_accounts_of_dovetail_alone(operator: Account) -> None:
     operator.apply(binding("dovetail-agent", AGENT))
-    operator.run("delete", "clusterrolebinding", "dovetail-agent")
+    operator.delete(binding("dovetail-agent", AGENT))
     for subject in (STRANGER, USER):
         assert "dovetail-system and dovetail-agent alone" in operator.apply_refused(binding("dovetail-agent", subject))
     assert "its own roles" in operator.apply_refused(binding("dovetail-operator", AGENT))
@@ -333,7 +342,7 @@ def test_what_holds_in_the_namespaces_of_agents_is_for_an_admin_to_write(cluster
     for one in found:
         one["metadata"]["labels"] = OURS
         operator.apply_refused(one)
-        operator.refused("delete", one["kind"], one["metadata"]["name"])
+        operator.may_not_delete(one)
 
 
 @pytest.mark.plane
@@ -344,7 +353,7 @@ def test_the_roles_of_people_are_for_an_admin_to_write(cluster: Plane, operator:
     for one in roles_of_people:
         one["metadata"].setdefault("labels", {}).update(OURS)
         operator.apply_refused(one)
-        operator.refused("delete", "clusterrole", one["metadata"]["name"])
+        operator.may_not_delete(one)
     # Nor does a role of its own become part of what all users have.
     joins = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
     own = {
@@ -376,16 +385,16 @@ def test_the_api_of_views_is_answered_by_dovetail_and_the_operator_sets_no_certi
     operator.apply(api())
     try:
         assert why in operator.apply_refused(api(**spec))
-        bundle = ("patch", "apiservice", "v1alpha1.views.dovetail.dev", "--type=merge")
-        scheduler = cluster.kubectl(*bundle, "--patch", json.dumps({"spec": {"caBundle": CERTIFICATE}}), "-o", "json")
-        assert json.loads(scheduler)["spec"]["caBundle"] == CERTIFICATE
+        path = operator.path(api())
+        scheduler = cluster.request("PATCH", path, {"spec": {"caBundle": CERTIFICATE}}, MERGE_PATCH)
+        assert scheduler["spec"]["caBundle"] == CERTIFICATE
         operator.apply(api(versionPriority=11))
-        kept = json.loads(cluster.kubectl("get", "apiservice", "v1alpha1.views.dovetail.dev", "-o", "json"))
+        kept = cluster.get(path)
         assert (kept["spec"]["caBundle"], kept["spec"]["versionPriority"]) == (CERTIFICATE, 11)
-        assert "trusts" in operator.refused(*bundle, "--patch", '{"spec": {"caBundle": null}}')
-        operator.refused(*bundle, "--subresource=status", "--patch", '{"status": {"conditions": []}}')
+        assert "trusts" in operator.refused("PATCH", path, {"spec": {"caBundle": None}})
+        operator.refused("PATCH", f"{path}/status", {"status": {"conditions": []}})
     finally:
-        operator.run("delete", "apiservice", "v1alpha1.views.dovetail.dev")
+        operator.delete(api())
 
 
 @pytest.mark.plane
@@ -393,14 +402,14 @@ def test_it_registers_no_other_api_and_directs_no_other_service(operator: Accoun
     other = api(group="other.dovetail.dev")
     other["metadata"]["name"] = "v1alpha1.other.dovetail.dev"
     operator.apply_refused(other)
-    operator.refused("delete", "apiservice", "v1.apps")
+    operator.refused("DELETE", f"{APIS}/v1.apps")
     # Each API has its own Service.
     (history,) = documents(DEPLOY / "functions/history/apiservice.yaml")
     history["metadata"]["labels"] = OURS
     crossed = history | {"spec": history["spec"] | {"service": VIEWS}}
     assert "the history by dovetail-history" in operator.apply_refused(crossed)
     operator.apply(history)
-    operator.run("delete", "apiservice", history["metadata"]["name"])
+    operator.delete(history)
     own = next(one for one in documents(DEPLOY / "functions/views/service.yaml") if one["kind"] == "EndpointSlice")
     for meta in ({"name": "kubernetes"}, {"namespace": "default"}):
         operator.apply_refused(own | {"metadata": own["metadata"] | {"labels": OURS} | meta})
@@ -408,44 +417,50 @@ def test_it_registers_no_other_api_and_directs_no_other_service(operator: Accoun
 
 @pytest.mark.plane
 def test_of_a_node_it_writes_its_taint_and_the_labels_of_layouts_and_parts(operator: Account) -> None:
-    def patch(text: str) -> tuple[str, ...]:
-        return ("patch", "node", "gpu-1", "--type=merge", f"--patch={text}")
+    def labels(**labels: str | None) -> Document:
+        return {"metadata": {"labels": labels}}
 
-    operator.run("taint", "node", "gpu-1", "dovetail.dev/not-ready=:NoSchedule")
-    operator.run("label", "node", "gpu-1", "nvidia.com/gpu.deploy.device-plugin=false", "dovetail.dev/pool=a")
-    operator.run(*patch('{"metadata": {"labels": {"nvidia.com/mig.config": "all-balanced"}}}'))
-    assert "rack" in operator.refused("label", "node", "gpu-1", "rack=c", "--overwrite")
-    assert "rack" in operator.refused("label", "node", "gpu-1", "rack-")
-    operator.refused("taint", "node", "gpu-1", "other.dev/x=:NoExecute")
-    operator.refused(*patch('{"spec": {"unschedulable": true}}'))
-    operator.refused(*patch('{"metadata": {"annotations": {"other": "x"}}}'))
-    operator.refused(*patch('{"metadata": {"finalizers": ["other.dev/x"]}}'))
-    operator.refused("delete", "node", "gpu-1")
-    operator.run("taint", "node", "gpu-1", "dovetail.dev/not-ready-")
+    def taints(*taints: tuple[str, str]) -> Document:
+        return {"spec": {"taints": [{"key": key, "effect": effect} for key, effect in taints]}}
+
+    operator.patch(GPU_1, taints(("dovetail.dev/not-ready", "NoSchedule")))
+    operator.patch(GPU_1, labels(**{"nvidia.com/gpu.deploy.device-plugin": "false", "dovetail.dev/pool": "a"}))
+    operator.patch(GPU_1, labels(**{"nvidia.com/mig.config": "all-balanced"}))
+    assert "rack" in operator.refused("PATCH", GPU_1, labels(rack="c"))
+    assert "rack" in operator.refused("PATCH", GPU_1, labels(rack=None))
+    both = taints(("dovetail.dev/not-ready", "NoSchedule"), ("other.dev/x", "NoExecute"))
+    operator.refused("PATCH", GPU_1, both)
+    operator.refused("PATCH", GPU_1, {"spec": {"unschedulable": True}})
+    operator.refused("PATCH", GPU_1, {"metadata": {"annotations": {"other": "x"}}})
+    operator.refused("PATCH", GPU_1, {"metadata": {"finalizers": ["other.dev/x"]}})
+    operator.refused("DELETE", GPU_1)
+    operator.patch(GPU_1, taints())
 
 
 @pytest.mark.plane
 def test_it_deletes_nothing_of_others(cluster: Plane, operator: Account) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "own", "namespace": "dovetail-agent"}}
-    cluster.kubectl("create", "-f", "-", input=yaml.safe_dump(account))
-    own = ("serviceaccount", "own", "--namespace=dovetail-agent")
-    assert "only what it has made" in operator.refused("delete", *own)
+    cluster.request("POST", "/api/v1/namespaces/dovetail-agent/serviceaccounts", account)
+    assert "only what it has made" in operator.may_not_delete(account)
     assert "bears the label" in operator.apply_refused(account)
     elsewhere = {**account, "metadata": {"name": "own", "namespace": "default", "labels": OURS}}
     operator.apply_refused(elsewhere)
-    operator.refused("delete", "namespace", "dovetail-agent")
-    operator.refused("delete", "validatingadmissionpolicy", "dovetail-operator-own")
+    operator.refused("DELETE", "/api/v1/namespaces/dovetail-agent")
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    operator.refused("DELETE", f"{policies}/dovetail-operator-own")
     itself = {**account, "metadata": {"name": "dovetail-operator", "namespace": "dovetail-system", "labels": OURS}}
     assert "its own installation" in operator.apply_refused(itself)
-    cluster.kubectl("delete", *own)
+    cluster.request("DELETE", operator.path(account))
 
 
 @pytest.mark.plane
 def test_it_reads_no_secret_and_speaks_for_nobody(operator: Account) -> None:
-    operator.refused("get", "secrets", "--all-namespaces")
-    operator.refused("get", "secrets", "--namespace=dovetail-system")
-    operator.refused("create", "token", "dovetail-operator", "--namespace=dovetail-system")
-    operator.refused("get", "nodes", "--as=system:admin")
+    operator.refused("GET", "/api/v1/secrets")
+    operator.refused("GET", "/api/v1/namespaces/dovetail-system/secrets")
+    token = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    operator.refused("POST", "/api/v1/namespaces/dovetail-system/serviceaccounts/dovetail-operator/token", token)
+    with pytest.raises(KubectlFailed, match="forbidden"):
+        operator.run("get", "nodes", "--as=system:admin")
 
 
 @pytest.mark.plane
@@ -453,19 +468,21 @@ def test_it_may_search_a_node_for_gpus_and_write_the_result(cluster: Plane, oper
     pod = search_pod(GPUStack(StackMeta(name="gpus", uid="u-1")), "gpu-1", "dovetail:1")
     created = operator.run("create", "--dry-run=server", "--output=json", "-f", "-", input=json.dumps(pod))
     assert json.loads(created)["spec"]["nodeName"] == "gpu-1"
-    patch = ("patch", "node", "gpu-1", "--type=merge")
-    operator.run(*patch, f"--patch={json.dumps(result_patch(8, 'a-boot'))}")
-    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=WatchedNode)
+    operator.patch(GPU_1, result_patch(8, "a-boot"))
+    node = msgspec.convert(cluster.get(GPU_1), WatchedNode)
     assert searched(node) == (8, "a-boot")
-    operator.run(*patch, f"--patch={json.dumps(removal_patch(node))}")
-    node = msgspec.json.decode(cluster.kubectl("get", "node", "gpu-1", "--output=json"), type=WatchedNode)
+    removed = removal_patch(node)
+    assert removed
+    operator.patch(GPU_1, removed)
+    node = msgspec.convert(cluster.get(GPU_1), WatchedNode)
     assert searched(node) == (-1, "") and removal_patch(node) is None
 
 
 @pytest.mark.plane
-def test_the_operators_own_manifests_are_accepted(cluster: Plane) -> None:
+def test_the_operators_own_manifests_are_accepted(cluster: Plane, operator: Account) -> None:
     for name in ("deployment", "budget", "network-policy"):
-        cluster.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(OPERATOR / f"{name}.yaml"))
+        for one in documents(OPERATOR / f"{name}.yaml"):
+            cluster.apply(operator.path(one), one, dry_run=True)
 
 
 @pytest.mark.plane
@@ -479,8 +496,8 @@ def test_its_pod_is_within_the_level_restricted_and_one_with_a_path_of_the_host_
     spec = deployment["spec"]["template"]["spec"]
     spec.pop("priorityClassName", None)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": "dovetail-system"}, "spec": spec}
-    dry_run = ("create", "--dry-run=server", "-f", "-")
-    cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
+    dry_run = "/api/v1/namespaces/dovetail-system/pods?dryRun=All&fieldValidation=Strict"
+    cluster.request("POST", dry_run, pod)
     spec["volumes"] = [*spec.get("volumes", []), {"name": "host", "hostPath": {"path": "/etc"}}]
-    with pytest.raises(KubectlFailed, match="violates PodSecurity"):
-        cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
+    with pytest.raises(RequestFailed, match="violates PodSecurity"):
+        cluster.request("POST", dry_run, pod)
