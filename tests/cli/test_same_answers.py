@@ -4,10 +4,9 @@ objects, and of a snapshot, at the time of that."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow]
 SPACE = "same-answers"
 NODES = ("same-answers-1", "same-answers-2")
 GPU = "nvidia.com/gpu"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+QUEUES = "/apis/dovetail.dev/v1alpha1/queues"
 COMMANDS = [
     ("jobs", "--all"), ("jobs", "-o", "json", "--all"), ("jobs", "-o", "wide", "--all"),
     ("jobs", "sweep", "-o", "name"),
@@ -59,38 +60,47 @@ def job(name: str, gpus: int, pods: int, queue: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def waited_for(question: Callable[[], Any]) -> Any:
+    """The first answer that is not empty."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (answer := question()):
+        assert time.monotonic() < deadline_s, answer
+        time.sleep(0.05)
+    return answer
+
+
 def made(plane: Plane, name: str, pods: int) -> list[dict[str, Any]]:
     """The pods of a Job, as soon as the real Job controller has made them."""
     path = f"/api/v1/namespaces/{SPACE}/pods?labelSelector=batch.kubernetes.io/job-name%3D{name}"
 
-    deadline_s = time.monotonic() + PATIENCE_S
-    while len(items := plane.request("GET", path)["items"]) != pods:
-        assert time.monotonic() < deadline_s, items
-        time.sleep(0.05)
-    return items
+    def all_of_them() -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = plane.request("GET", path)["items"]
+        return items if len(items) == pods else []
+
+    return list(waited_for(all_of_them))
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    """A plane of their own: these tests compare all that there is in a cluster."""
-    with Plane(work_dir=tmp_path_factory.mktemp("plane")) as found:
+    """A plane of their own: these tests compare all that there is in a cluster. Pods are made by the Job controller."""
+    controllers = ("serviceaccount-controller", "job-controller")
+    with Plane(controllers=controllers, work_dir=tmp_path_factory.mktemp("plane")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def snapshot(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of two nodes with a gang on them, a Job of one pod that waits, another one that never fits, and two queues."""
-    plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/queue.yaml'}")
-    plane.kubectl("wait", "--for=condition=Established", "crd/queues.dovetail.dev", "--timeout=60s")
-    queues = [
-        {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": {}}
-        for name in ("research", "product")
-    ]
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
+    plane.request("POST", CRDS, yaml.safe_load((ROOT / "deploy/crds/queue.yaml").read_text()))
+    waited_for(lambda: plane.get(QUEUES))
+    for name in ("research", "product"):
+        queue = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": {}}
+        plane.request("POST", QUEUES, queue)
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
     nodes = [node(name) for name in NODES]
-    for document in (space, *nodes, *queues):
-        plane.kubectl("apply", "--filename=-", input=json.dumps(document))
-    plane.kubectl("wait", f"--namespace={SPACE}", "--for=create", "serviceaccount/default", "--timeout=60s")
+    for one in nodes:
+        plane.request("POST", "/api/v1/nodes", one)
+    waited_for(lambda: plane.get(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"))
     for one in nodes:
         plane.request(
             "PATCH", f"/api/v1/nodes/{one['metadata']['name']}/status", {"status": one["status"]},
@@ -99,7 +109,7 @@ def snapshot(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     for name, gpus, pods, queue in (
         ("train", 8, 2, "research"), ("sweep", 4, 1, "product"), ("big", 16, 1, "research"),
     ):  # fmt: skip
-        plane.kubectl("apply", "--filename=-", input=json.dumps(job(name, gpus, pods, queue)))
+        plane.request("POST", f"/apis/batch/v1/namespaces/{SPACE}/jobs", job(name, gpus, pods, queue))
         for number, pod in enumerate(made(plane, name, pods)):
             if name == "train":
                 binding = {

@@ -237,7 +237,12 @@ async def _opened(
 
 @pytest.fixture(scope="session")
 def deployed_plane(plane: Any) -> Any:
-    """The real plane with deploy/ applied, as users apply it."""
+    """The real plane with deploy/ applied, as users apply it, but for the API of views.
+
+    Nobody serves that here, and with an API that does not answer no namespace ever ends: kube-controller-manager tries
+    again and again, with a hundred requests for each.
+    """
     plane.kubectl("apply", "-k", "deploy/crds")
     plane.kubectl("apply", "-k", "deploy")
+    plane.request("DELETE", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.views.dovetail.dev")
     return plane

@@ -7,12 +7,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -27,106 +25,32 @@ from dovetail.cli.kubeconfig import config_of
 from dovetail.cli.scheduling import PolicyChoice
 from dovetail.cli.watch.reading import WatchedCluster
 from dovetail.views.job_types import JobFilter
-from tests.forked import Forked, run_forked
+from tests.forked import Forked
+from tests.live.behind_the_server import HIDDEN, BehindServer, deploy, pod, until
+from tests.live.history_behind_the_server import shows_the_history
 from tests.patience import PATIENCE_S
-from tools.controlplane.plane import KubectlFailed, RequestFailed
+from tools.controlplane.plane import Plane, RequestFailed
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow]
 DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 API = "/apis/views.dovetail.dev/v1alpha1"
-HIDDEN = "zmarkz"
 READ_OBJECTS = (("nodes",), ("jobs",), ("leases",), ("snapshot", "-"))
-WORLD = f"""
-apiVersion: v1
-kind: Node
-metadata: {{name: view-node, labels: {{kubernetes.io/hostname: view-node}}}}
-status:
-  capacity: {{cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}}
-  allocatable: {{cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}}
----
-apiVersion: v1
-kind: Namespace
-metadata: {{name: team-a}}
----
-apiVersion: v1
-kind: Namespace
-metadata: {{name: {HIDDEN}-b}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {{name: alice, namespace: team-a}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}}
-subjects: [{{kind: User, name: alice}}, {{kind: ServiceAccount, name: default, namespace: team-a}}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {{name: olga}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: dovetail-cluster-operator}}
-subjects: [{{kind: User, name: olga}}, {{kind: ServiceAccount, name: default, namespace: dovetail-system}}]
-"""
 
 
-def _pod(namespace: str, name: str, gpus: int) -> str:
-    return f"""
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, namespace: {namespace}, labels: {{dovetail.dev/user: {name}-user}}}}
-spec:
-  schedulerName: dovetail
-  containers:
-    - name: main
-      image: busybox
-      resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
-"""
+class _World(BehindServer):
+    """With the scheduler as a process."""
 
-
-def _own_address() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("198.51.100.1", 9))
-        return str(probe.getsockname()[0])
-
-
-def _port(address: str) -> int:
-    with socket.socket() as free:
-        free.bind((address, 0))
-        return int(free.getsockname()[1])
-
-
-def _until(question: Callable[[], Any], wanted: Callable[[Any], bool] = bool, within_s: float = 2 * PATIENCE_S) -> Any:
-    deadline, answer = time.monotonic() + within_s, None
-    while time.monotonic() < deadline:
-        try:
-            answer = question()
-            if wanted(answer):
-                return answer
-        except (KubectlFailed, RequestFailed, OSError) as error:
-            answer = error
-        time.sleep(0.2)
-    raise AssertionError(f"not within {within_s:g} s; last answer: {answer}")
-
-
-class _World:
-    """A plane with deploy/ and the world above, and the scheduler as a process."""
-
-    def __init__(self, plane: Any) -> None:
-        self.plane = plane
-        self.address = _own_address()
-        self.port = _port(self.address)
-        plane.kubectl("apply", "-k", "deploy/crds")
-        plane.kubectl("apply", "-k", "deploy")
-        plane.kubectl("apply", "-k", "deploy/people")
-        plane.kubectl("apply", "-f", "deploy/dashboard/rbac.yaml")
-        plane.kubectl("apply", "-f", "-", input=WORLD)
-        self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
-        self.recording = Path(self.role).with_name("recording")
-        self.submitted = Path(self.role).with_name("submitted.yaml")
-        self.submitted.write_text(_pod("team-a", "new", 2))
-        self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
+    def __init__(self, plane: Plane) -> None:
+        super().__init__(plane)
+        self.recording = Path(self.scheduler_role).with_name("recording")
+        self.submitted = Path(self.scheduler_role).with_name("submitted.yaml")
+        self.submitted.write_text(json.dumps(pod("team-a", "new", 2)))
 
     @contextmanager
     def scheduler(self) -> Iterator[subprocess.Popen[str]]:
-        command = [DOVETAIL, "scheduler", "--kubeconfig", self.role, "--listen", "", "--recording", str(self.recording)]
-        with subprocess.Popen([*command, "--views", f"{self.address}:{self.port}"], text=True) as process:
+        options = ("--kubeconfig", self.scheduler_role, "--listen", "", "--recording", str(self.recording))
+        command = [DOVETAIL, "scheduler", *options, "--views", f"{self.address}:{self.port}"]
+        with subprocess.Popen(command, text=True) as process:
             try:
                 yield process
             finally:
@@ -144,23 +68,15 @@ class _World:
 
     def token(self, namespace: str) -> str:
         """Of the account `default` of a namespace."""
-        _until(lambda: self.plane.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))
-        return str(self.plane.kubectl("create", "token", "-n", namespace, "default")).strip()
-
-    def make(self, namespace: str, name: str, gpus: int) -> None:
-        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-        _until(lambda: self.plane.get(account))
-        self.plane.kubectl("apply", "-f", "-", input=_pod(namespace, name, gpus))
+        self.wait_for_account(namespace)
+        return self.plane.token(namespace, "default")
 
     def ask(self, user: str, path: str) -> dict[str, Any]:
         return dict(self.plane.request("GET", API + path, user=user))
 
-    def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_forked(*arguments, "--kubeconfig", self.users[user])
-
     def bound(self, namespace: str, name: str) -> str:
-        pod = self.plane.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return str(pod["spec"].get("nodeName", ""))
+        found = self.plane.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return str(found["spec"].get("nodeName", ""))
 
     def answers(self) -> list[int]:
         """The processes that answer views."""
@@ -168,7 +84,7 @@ class _World:
         ours = []
         for pid in map(int, found.stdout.split()):
             with_port = Path(f"/proc/{pid}/environ")
-            if with_port.exists() and self.role.encode() in _command_of_parent(pid):
+            if with_port.exists() and self.scheduler_role.encode() in _command_of_parent(pid):
                 ours.append(pid)
         return ours
 
@@ -195,16 +111,29 @@ def _raw(world: _World, headers: dict[str, str], certificate: Path | None = None
         connection.close()
 
 
-def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> None:
-    world = _World(plane_factory())
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """With the controllers whose work these tests need: accounts of namespaces, and the roles of people."""
+    controllers = ("serviceaccount-controller", "clusterrole-aggregation-controller")
+    with Plane(controllers=controllers, work_dir=tmp_path_factory.mktemp("plane")) as plane:
+        deploy(plane)
+        yield plane
+
+
+def test_the_history_behind_the_real_api_server(deployed: Plane, tmp_path: Path) -> None:
+    shows_the_history(deployed, tmp_path)
+
+
+def test_views_behind_the_real_api_server(deployed: Plane) -> None:
+    world = _World(deployed)
     with ExitStack() as stack, world.scheduler() as process:
         world.make("team-a", "runs", 3)
         world.make(f"{HIDDEN}-b", f"{HIDDEN}-runs", 4)
-        _until(lambda: world.bound("team-a", "runs") and world.bound(f"{HIDDEN}-b", f"{HIDDEN}-runs"))
+        until(lambda: world.bound("team-a", "runs") and world.bound(f"{HIDDEN}-b", f"{HIDDEN}-runs"))
         world.make(f"{HIDDEN}-b", f"{HIDDEN}-waits", 8)
         world.make("team-a", "waits", 3)
         own = "/namespaces/team-a"
-        found = _until(lambda: world.ask("alice", f"{own}/explanations/waits"), lambda one: one["answer"]["job"])
+        found = until(lambda: world.ask("alice", f"{own}/explanations/waits"), lambda one: one["answer"]["job"])
         _shows_own_names_and_totals(world, found)
         _refuses_what_rbac_does_not_grant(world)
         _answers_nobody_but_the_api_server(world)
@@ -220,19 +149,19 @@ def test_views_behind_the_real_api_server(plane_factory: Callable[..., Any]) -> 
         (answering,) = world.answers()
         os.kill(answering, signal.SIGKILL)
         world.make("team-a", "small", 1)
-        _until(lambda: world.bound("team-a", "small"))
-        _until(lambda: world.ask("alice", f"{own}/explanations/small"), lambda one: one["answer"]["job"]["node"])
+        until(lambda: world.bound("team-a", "small"))
+        until(lambda: world.ask("alice", f"{own}/explanations/small"), lambda one: one["answer"]["job"]["node"])
         assert world.answers() != [answering] and process.poll() is None
 
         process.kill()
         process.wait()
-        _until(lambda: not world.answers())
+        until(lambda: not world.answers())
         _the_web_pages_stay_and_report_since_when(world, pages, stream)
     _commands_without_a_scheduler(world)
     with world.scheduler():
-        world.plane.kubectl("delete", "pod", "runs", "--namespace=team-a", "--force", "--grace-period=0")
-        _until(lambda: world.bound("team-a", "waits"), within_s=3 * PATIENCE_S)
-        answer = _until(
+        world.remove("team-a", "runs")
+        until(lambda: world.bound("team-a", "waits"), within_s=3 * PATIENCE_S)
+        answer = until(
             lambda: world.ask("alice", f"{own}/explanations/waits"),
             lambda one: one["answer"]["job"]["state"] == "Bound",
         )
@@ -391,24 +320,22 @@ def _a_decision_is_opened_from_the_recording_of_the_scheduler(world: _World, pag
     assert _page(path, world.token("team-a"))[0] == 403
 
 
-IDLE_JOB = """
-apiVersion: batch/v1
-kind: Job
-metadata: {name: sweep, namespace: team-a}
-spec:
-  parallelism: 0
-  template:
-    spec:
-      restartPolicy: Never
-      containers: [{name: main, image: busybox}]
-"""
+IDLE_JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "sweep", "namespace": "team-a"},
+    "spec": {
+        "parallelism": 0,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "busybox"}]}},
+    },
+}
 
 
 def _viewers_act_as_themselves(world: _World, pages: str) -> None:
     """One with the role edit in team-a suspends a job there and drains nothing; one that operates the cluster drains.
     The account of the process may do neither."""
     one, operator = world.token("team-a"), world.token("dovetail-system")
-    world.plane.kubectl("apply", "-f", "-", input=IDLE_JOB)
+    world.plane.request("POST", "/apis/batch/v1/namespaces/team-a/jobs", IDLE_JOB)
     suspend = {"type": "suspend", "namespace": "team-a", "job": "sweep", "group": "batch", "kind": "Job"}
     drain = {"type": "drain", "node": "view-node", "reason": "fans"}
     own = "actions.json?namespace=team-a"
@@ -432,7 +359,7 @@ def _viewers_act_as_themselves(world: _World, pages: str) -> None:
 
     # As the agent makes it: the role has no right to make one.
     made = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "view-node"}}
-    world.plane.kubectl("apply", "-f", "-", input=json.dumps(made))
+    world.plane.request("POST", "/apis/dovetail.dev/v1alpha1/gpunodes", made)
     maintenance = "/apis/dovetail.dev/v1alpha1/gpunodes/view-node"
     for action in (drain, {"type": "undrain", "node": "view-node"}):
         status, found = _page(f"{pages}api/actions.json", operator, {"action": action})
@@ -469,9 +396,9 @@ def _shows_jobs_that_are_done(world: _World) -> None:
     """The names of the own ones; and a scheduler that starts after their end knows them, too (see the restart)."""
     for namespace, name in (("team-a", "ended"), (f"{HIDDEN}-b", f"{HIDDEN}-ended")):
         world.make(namespace, name, 0)
-        _until(lambda namespace=namespace, name=name: world.bound(namespace, name))  # type: ignore[misc]
-        status = json.dumps({"status": {"phase": "Succeeded"}})
-        world.plane.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
+        until(lambda namespace=namespace, name=name: world.bound(namespace, name))  # type: ignore[misc]
+        status = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        world.plane.request("PATCH", status, {"status": {"phase": "Succeeded"}}, "application/merge-patch+json")
     _lists_jobs_that_are_done(world)
 
 
@@ -479,10 +406,10 @@ def _lists_jobs_that_are_done(world: _World) -> None:
     def listed(user: str) -> subprocess.CompletedProcess[str]:
         return world.dovetail(user, "jobs", "--state", "done", "-o", "name")
 
-    done = _until(lambda: listed("alice"), lambda one: "team-a/ended" in one.stdout)
+    done = until(lambda: listed("alice"), lambda one: "team-a/ended" in one.stdout)
     assert (done.returncode, done.stderr, HIDDEN in done.stdout) == (0, "", False), done
     # It ended later, so a generation may know the first alone.
-    done = _until(lambda: listed("olga"), lambda one: f"{HIDDEN}-ended" in one.stdout)
+    done = until(lambda: listed("olga"), lambda one: f"{HIDDEN}-ended" in one.stdout)
     assert done.returncode == 0, done
 
 

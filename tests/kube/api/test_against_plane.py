@@ -12,6 +12,7 @@ from dovetail.kube.api.client import Attempts, Client
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.discovery import discover
 from dovetail.kube.api.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unreachable
+from dovetail.kube.api.http1 import Connection
 from dovetail.kube.api.lease import Elector, LeaseLock
 from dovetail.kube.api.listing import list_all
 from dovetail.kube.api.resources import (
@@ -214,6 +215,14 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
 ) -> None:
     """A real API server sends something by the end of each watch, so that a quiet one is never taken for dead."""
     monkeypatch.setattr(watch, "_LASTS_S", 1)
+    begun, head = asyncio.Event(), Connection.head
+
+    async def of_watch(self: Connection) -> int:
+        status = await head(self)
+        begun.set()
+        return status
+
+    monkeypatch.setattr(Connection, "head", of_watch)
     balancer = Balancer(plane.url)
     async with serve_raw(balancer.play) as front:
         config = replace(load_kubeconfig([plane.kubeconfig]), server=front.replace("http:", "https:"))
@@ -222,6 +231,9 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
             await seen.reflector.synced.wait()
             await asyncio.sleep(6.0)
             assert seen.errors.empty(), seen.errors.get_nowait()
+            # In the midst of a watch. (Of one that has no head yet that would be waited for half a minute.)
+            begun.clear()
+            await begun.wait()
             balancer.deaf = True
             plane.kubectl(f"--namespace={namespace}", "create", "configmap", "behind")
             async with asyncio.timeout(PATIENCE_S):

@@ -172,6 +172,21 @@ async def test_a_late_reply_drops_its_connection_and_not_the_next_one() -> None:
         pool.close()
 
 
+async def test_after_a_late_reply_no_connection_is_trusted_that_was_idle() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(PLAIN)
+        await reader.read()
+
+    async with serve_raw(once, once, counted) as url:
+        pool = ConnectionPool(url, None, "", 2)
+        await asyncio.gather(*(pool.exchange(GET, 5.0, urgent=False) for _ in range(2)))
+        with pytest.raises(Dropped, match="no reply within"):
+            await pool.exchange(GET, 0.05, urgent=False)
+        assert (await pool.exchange(GET, 5.0, urgent=False))[2] == b"1"
+        pool.close()
+
+
 async def test_the_reply_to_a_cancelled_request_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     arrived = asyncio.Event()
 

@@ -403,6 +403,25 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(colle
             assert await followed.next() == [("added", "b")]
 
 
+async def test_connections_that_were_idle_meanwhile_are_not_used_again(collection: Collection) -> None:
+    """They lead to the server that is gone: each would be another half of a minute without changes."""
+    await collection.put("a")
+    async with serve(collection.handle) as url:
+        balancer = Balancer(url)
+        async with (
+            serve_raw(balancer.play) as front,
+            Client(ClusterConfig(front), jitter=lambda: 0.0) as client,
+            follow(client, heartbeat_s=0.3) as followed,
+        ):
+            assert await followed.next() == [("added", "a")]
+            await until(lambda: collection.watches == 2)
+            await asyncio.gather(*(client.request("GET", PODS.path(), decode=dict[str, object]) for _ in range(3)))
+            balancer.deaf = True
+            await collection.put("b")
+            async with asyncio.timeout(10.0):
+                assert await followed.next() == [("added", "b")]
+
+
 async def test_a_watch_that_ends_is_renewed_on_the_same_connection(collection: Collection) -> None:
     """A handshake for each of them would cost more than the watch."""
     async with serve(collection.handle) as url:

@@ -114,9 +114,27 @@ def ours(names: list[str]) -> list[str]:
     return [name for name in names if "dovetail" in name]
 
 
+CONTROLLERS = (
+    "clusterrole-aggregation-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "endpointslice-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "persistentvolumeclaim-protection-controller",
+    "replicaset-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+    "validatingadmissionpolicy-status-controller",
+)
+"""Those of the kinds that are installed and removed. Others follow each definition that comes and goes, for nothing."""
+
+
 @pytest.fixture(scope="module")
 def shared_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    with Plane(work_dir=tmp_path_factory.mktemp("plane")) as plane:
+    with Plane(controllers=CONTROLLERS, work_dir=tmp_path_factory.mktemp("plane")) as plane:
         yield plane
 
 

@@ -184,9 +184,15 @@ def test_a_component_that_fails_shows_the_end_of_its_log(plane_factory: Callable
 
 
 def test_nothing_outlives_a_process_that_is_killed() -> None:
+    # While it starts: all processes are there by then, and etcd has its files. These may end by themselves without
+    # files: one more would not.
     program = (
-        "import json, signal; from tools.controlplane.plane import Plane\n"
-        "plane = Plane(controllers=False).start()\n"
+        "import json, signal, time; from pathlib import Path; from threading import Thread\n"
+        "from tools.controlplane.plane import Plane\n"
+        "plane = Plane(controllers=False)\n"
+        "Thread(target=plane.start, daemon=True).start()\n"
+        "while len(plane.pids) < 2 or not list(plane.work_dir.glob('etcd/member/snap/db')): time.sleep(0.01)\n"
+        "plane._children.start('sleep', ['sleep', '300'], Path('/dev/null'))\n"
         "print(json.dumps([plane.pids, str(plane.work_dir)]), flush=True)\n"
         "signal.pause()"
     )

@@ -298,10 +298,17 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Connection]:
-        """A connection of its own, outside the limit. Raises NotConnected."""
+        """A connection of its own, outside the limit. Raises NotConnected.
+
+        If the owner raises Silent or TimeoutError, the idle connections are closed as well: where the server is gone
+        behind a load balancer they lead to it, too, and each would be found out only by the next request.
+        """
         connection = self._take() or await self._connect(_CONNECT_S)
         try:
             yield connection
+        except (Silent, TimeoutError):
+            self.close()
+            raise
         finally:
             self._put(connection)
 
@@ -321,9 +328,12 @@ class ConnectionPool:
             try:
                 connection.send(request)
                 reply = await connection.head(), connection.headers, await connection.body(most_bytes)
-            except BaseException:
+            except BaseException as error:
                 # Also when cancelled: the reply may arrive yet, and must not be taken for that of the next request.
                 connection.close()
+                if error is late:
+                    # As after a stream that is silent.
+                    self.close()
                 raise
             finally:
                 timer.cancel()

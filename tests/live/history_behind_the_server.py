@@ -5,10 +5,9 @@ writes on while it is asked."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,40 +15,33 @@ from typing import Any
 import pytest
 
 from tests.forked import Forked, run_forked
-from tests.live.test_views import HIDDEN, WORLD, _own_address, _pod, _port, _until
-from tools.controlplane.plane import RequestFailed
+from tests.live.behind_the_server import HIDDEN, NODE, BehindServer, until
+from tools.controlplane.plane import Plane, RequestFailed
 
-pytestmark = [pytest.mark.plane, pytest.mark.slow]
 API = "/apis/history.dovetail.dev/v1alpha1"
 FOLDER = "deploy/functions/history"
-BUDGET = """
----
-apiVersion: dovetail.dev/v1alpha1
-kind: Queue
-metadata: {name: default}
-spec: {budget: {money: {amount: 0, currency: USD}, period: Month, whenUsed: Hold}}
-"""
+MERGE = "application/merge-patch+json"
+QUEUES = "/apis/dovetail.dev/v1alpha1/queues"
+BUDGET = {
+    "apiVersion": "dovetail.dev/v1alpha1",
+    "kind": "Queue",
+    "metadata": {"name": "default"},
+    "spec": {"budget": {"money": {"amount": 0, "currency": "USD"}, "period": "Month", "whenUsed": "Hold"}},
+}
+PRICED = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "node.kubernetes.io/instance-type": "p5.48xlarge",
+    "topology.kubernetes.io/region": "us-east-1",
+}
 
 
-class _World:
-    """A plane with the collector's objects, and the collector as a process."""
+class _World(BehindServer):
+    """With the collector as a process."""
 
-    def __init__(self, plane: Any, folder: Path) -> None:
-        self.plane = plane
+    def __init__(self, plane: Plane, folder: Path) -> None:
+        super().__init__(plane)
         self.store = folder / "history.db"
-        self.address = _own_address()
-        self.port = _port(self.address)
-        plane.kubectl("apply", "-k", "deploy/crds")
-        plane.kubectl("apply", "-k", "deploy/people")
-        files = [f"--filename={FOLDER}/{name}.yaml" for name in ("rbac", "service")]
-        plane.kubectl("apply", "--filename=deploy/namespace.yaml", *files)
-        plane.kubectl("apply", "--filename=deploy/rbac.yaml")
-        plane.kubectl("apply", "-f", "-", input=WORLD + BUDGET)
-        priced = ("nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "node.kubernetes.io/instance-type=p5.48xlarge")
-        plane.kubectl("label", "node", "view-node", *priced, "topology.kubernetes.io/region=us-east-1")
-        self.scheduler = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
         self.role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-collector"))
-        self.users = {user: str(plane.kubeconfig_for(user)) for user in ("alice", "olga", "nobody")}
 
     @contextmanager
     def collector(self) -> Iterator[Forked]:
@@ -61,18 +53,8 @@ class _World:
             process.terminate()
             process.wait()
 
-    def make(self, namespace: str, name: str, gpus: int) -> None:
-        """A pod that holds GPUs."""
-        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-        _until(lambda: self.plane.get(account))
-        document = _pod(namespace, name, gpus).replace("spec:\n", "spec:\n  nodeName: view-node\n")
-        self.plane.kubectl("apply", "-f", "-", input=document)
-
     def ask(self, user: str, path: str) -> dict[str, Any]:
         return dict(self.plane.request("GET", API + path, user=user)["answer"])
-
-    def dovetail(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_forked(*arguments, "--kubeconfig", self.users[user])
 
     def of_file(self, *arguments: str) -> str:
         done = run_forked(*arguments, "--store", str(self.store))
@@ -80,15 +62,30 @@ class _World:
         return done.stdout
 
 
-def test_the_history_behind_the_real_api_server(plane_factory: Callable[..., Any], tmp_path: Path) -> None:
-    world = _World(plane_factory(), tmp_path)
+def shows_the_history(plane: Plane, folder: Path) -> None:
+    """All of it, on a node that has a price, in a queue that may spend nothing. Nothing of that stays."""
+    labels = f"/api/v1/nodes/{NODE}"
+    plane.request("PATCH", labels, {"metadata": {"labels": PRICED}}, MERGE)
+    plane.request("POST", QUEUES, BUDGET)
+    world = _World(plane, folder)
+    try:
+        _shows_the_history(world)
+    finally:
+        plane.kubectl("delete", f"--filename={FOLDER}/apiservice.yaml")
+        for namespace in ("team-a", f"{HIDDEN}-b"):
+            plane.request("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
+        plane.request("DELETE", f"{QUEUES}/default")
+        plane.request("PATCH", labels, {"metadata": {"labels": dict.fromkeys(PRICED)}}, MERGE)
+
+
+def _shows_the_history(world: _World) -> None:
     missing = world.dovetail("olga", "cost")
     assert missing.returncode == 1 and "spec.history.enabled; --store reads a file" in missing.stderr, missing.stderr
     world.plane.kubectl("apply", f"--filename={FOLDER}/apiservice.yaml")
     with world.collector() as process:
-        world.make("team-a", "runs", 3)
-        world.make(f"{HIDDEN}-b", f"{HIDDEN}-runs", 4)
-        _until(lambda: world.ask("olga", "/pastjobs"), lambda found: len(found["jobs"]) == 2)
+        world.make("team-a", "runs", 3, nodeName=NODE)
+        world.make(f"{HIDDEN}-b", f"{HIDDEN}-runs", 4, nodeName=NODE)
+        until(lambda: world.ask("olga", "/pastjobs"), lambda found: len(found["jobs"]) == 2)
         _refuses_what_rbac_does_not_grant(world)
         _shows_own_names_and_totals(world)
         _commands_answer_as_the_file_does(world)
@@ -97,13 +94,13 @@ def test_the_history_behind_the_real_api_server(plane_factory: Callable[..., Any
         before = world.ask("olga", "/pastjobs")["known"]["end_ms"]
         for _ in range(5):
             assert world.dovetail("olga", "cost", "--by", "job").returncode == 0
-        _until(lambda: world.ask("olga", "/pastjobs")["known"]["end_ms"], lambda end_ms: end_ms > before)
+        until(lambda: world.ask("olga", "/pastjobs")["known"]["end_ms"], lambda end_ms: end_ms > before)
         process.kill()
         process.wait()
-    gone = _until(lambda: world.dovetail("olga", "cost"), lambda done: done.returncode == 1)
+    gone = until(lambda: world.dovetail("olga", "cost"), lambda done: done.returncode == 1)
     assert "the collector does not answer" in gone.stderr
     with world.collector():
-        _until(lambda: world.dovetail("alice", "cost"), lambda done: done.returncode == 0)
+        until(lambda: world.dovetail("alice", "cost"), lambda done: done.returncode == 0)
 
 
 def _refuses_what_rbac_does_not_grant(world: _World) -> None:
@@ -137,13 +134,13 @@ def _shows_own_names_and_totals(world: _World) -> None:
 def _commands_answer_as_the_file_does(world: _World) -> None:
     """Of a time that is over."""
     known = world.ask("olga", "/pastjobs")["known"]
-    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known["end_ms"] // 1000))
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known["end_ms"] // 1000))
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known["start_ms"] // 1000 - 60))
-    _until(lambda: world.ask("olga", "/pastjobs")["known"]["end_ms"], lambda end_ms: end_ms > known["end_ms"] + 1000)
+    until(lambda: world.ask("olga", "/pastjobs")["known"]["end_ms"], lambda end_ms: end_ms > known["end_ms"] + 1000)
     for command in (
-        ("cost", "--by", "job", "--period", f"{since}..{until}", "-o", "csv"),
-        ("report", "--by", "namespace", "--period", f"{since}..{until}", "-o", "csv"),
-        ("cost", "--period", f"{since}..{until}", "-o", "focus"),
+        ("cost", "--by", "job", "--period", f"{since}..{end}", "-o", "csv"),
+        ("report", "--by", "namespace", "--period", f"{since}..{end}", "-o", "csv"),
+        ("cost", "--period", f"{since}..{end}", "-o", "focus"),
     ):
         asked = world.dovetail("olga", *command)
         assert (asked.returncode, asked.stdout) == (0, world.of_file(*command)), asked.stderr
@@ -188,17 +185,14 @@ def _shows_no_other_job(world: _World) -> None:
 
 def _holds_a_queue_whose_money_is_spent(world: _World) -> None:
     """The scheduler asks the collector with the rights of its role, and starts nothing more in the queue."""
-    queue = "/apis/dovetail.dev/v1alpha1/queues/default"
-    process = Forked("scheduler", "--kubeconfig", world.scheduler, "--listen", "", "--no-recording")
+    process = Forked("scheduler", "--kubeconfig", world.scheduler_role, "--listen", "", "--no-recording")
     try:
-        money = _until(lambda: world.plane.get(queue).get("status", {}).get("money"))
+        money = until(lambda: world.plane.get(f"{QUEUES}/default").get("status", {}).get("money"))
         assert (money["currency"], float(money["spent"]) > 0) == ("USD", True), money
-        account = "/api/v1/namespaces/team-a/serviceaccounts/default"
-        _until(lambda: world.plane.get(account))
-        world.plane.kubectl("apply", "-f", "-", input=_pod("team-a", "late", 1))
-        shown = _until(lambda: world.plane.get("/api/v1/namespaces/team-a/pods/late")["status"].get("conditions"))
+        world.make("team-a", "late", 1)
+        shown = until(lambda: world.plane.get("/api/v1/namespaces/team-a/pods/late")["status"].get("conditions"))
         assert "QueueBudgetUsed" in shown[0]["message"], shown
     finally:
         process.terminate()
         process.wait()
-    world.plane.kubectl("delete", "pod", "late", "--namespace=team-a", "--now")
+    world.remove("team-a", "late")
