@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from http import HTTPStatus
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +33,7 @@ from tools.controlplane.started import Started
 
 READY_WITHIN_S = 60.0
 POLL_S = 0.05
+_OPENING = b"storage is (re)initializing"
 # etcd preallocates 64 MiB per log segment, and a container's /dev/shm is often just that large.
 SHM_FREE_BYTES = 2 << 30
 
@@ -189,12 +191,18 @@ class Plane(Started):
         self, method: str, path: str, body: object = None, content_type: str = "application/json", user: str = ""
     ) -> Any:
         """Send a request as the administrator, or as a user of `kubeconfig_for`, and return the decoded answer. kubectl
-        needs ten times the CPU: use this to ask again and again.
+        needs ten times the CPU: use this to ask again and again. A kind that was just defined is asked for until the
+        server has opened its storage, as kubectl does.
 
         Raises RequestFailed, OSError if nobody listens.
         """
         context = self._tls_of_users[user] if user else self._tls
-        status, text = self._connections().request(context, method, path, body, content_type)
+        deadline = time.monotonic() + READY_WITHIN_S
+        while True:
+            status, text = self._connections().request(context, method, path, body, content_type)
+            if status != HTTPStatus.TOO_MANY_REQUESTS or _OPENING not in text or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
         if status >= 400:
             raise RequestFailed(status, f"{method} {path}: {status}: {_message(text)}")
         return json.loads(text)
