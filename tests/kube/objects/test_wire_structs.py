@@ -92,22 +92,26 @@ class PodList(msgspec.Struct):
 
 
 @pytest.mark.slow
-def test_ten_thousand_pods_are_decoded_and_translated_in_time() -> None:
+def test_pods_are_decoded_and_translated_about_as_fast_as_python_reads_their_json() -> None:
+    """To decode them takes less than half of that time, to translate them less than two and a half times as long. How
+    fast the machine is does not count."""
     items = [
-        {**TEMPLATE, "metadata": {**TEMPLATE["metadata"], "name": f"train-{i}", "uid": f"uid-{i}"}}
-        for i in range(10_000)
+        {**TEMPLATE, "metadata": {**TEMPLATE["metadata"], "name": f"train-{i}", "uid": f"uid-{i}"}} for i in range(2000)
     ]
     body = json.dumps({"items": items}).encode()
     decoder = msgspec.json.Decoder(PodList)
-    decode_s, translate_s = [], []
-    # The best of three: the machine does other things too.
-    for _ in range(3):
+    read_s, decode_s, translate_s = [], [], []
+    # The best of seven: the machine does other things too.
+    for _ in range(7):
         start = time.process_time()
+        json.loads(body)
+        read = time.process_time()
         pods = decoder.decode(body).items
         decoded = time.process_time()
         records = [translate.pod(pod) for pod in pods]
-        decode_s.append(decoded - start)
         translate_s.append(time.process_time() - decoded)
-    assert len({record.uid for record in records}) == 10_000
-    assert min(decode_s) < 0.3
-    assert min(translate_s) < 0.4
+        decode_s.append(decoded - read)
+        read_s.append(read - start)
+    assert len({record.uid for record in records}) == 2000
+    assert min(decode_s) < 0.5 * min(read_s)
+    assert min(translate_s) < 2.5 * min(read_s)
