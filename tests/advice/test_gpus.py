@@ -108,6 +108,7 @@ def test_the_need_of_several_nodes() -> None:
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_the_chosen_layout_is_kept(asked: MemoryQuestion, layout: ParallelLayout) -> None:
     assert memory(asked, L4).layout == layout
 
@@ -206,6 +207,7 @@ def test_nvlink_is_needed_where_the_gpu_has_it(gpu: str, nvlink: bool) -> None:
 
 @pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b"])
 @pytest.mark.parametrize("tp", [None, 2])
+@pytest.mark.slow
 def test_instances_of_the_gpu_that_a_plan_is_for_are_not_refused(name: str, tp: int | None) -> None:
     """Each GPU model, in nodes of eight, with ample hosts."""
     asked = MemoryQuestion(model(name), Serving(4096), tp=tp)

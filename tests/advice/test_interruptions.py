@@ -33,6 +33,7 @@ def simulated(job: Interrupted, interval_s: float, intervals: int, seed: int) ->
 
 @pytest.mark.parametrize("interval_s", [600, 2500, 14_400])
 @pytest.mark.parametrize("job", [Interrupted(120, 600, 28_800), Interrupted(300, 60, 3600), Interrupted(30, 0, 7200)])
+@pytest.mark.slow
 def test_the_closed_form_is_what_a_simulation_shows(job: Interrupted, interval_s: float) -> None:
     assert simulated(job, interval_s, 20_000, seed=1) == pytest.approx(job.slowdown(interval_s), rel=0.05)
 

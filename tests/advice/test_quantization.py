@@ -274,6 +274,7 @@ _NESTED = st.recursive(
     ),
     fields=st.dictionaries(_FIELDS, _NESTED, max_size=4),
 )
+@pytest.mark.slow
 def test_any_fields_are_read(method: str, fields: Config) -> None:
     found = read(llama(num_hidden_layers=1) | {"quantization_config": {**fields, "quant_method": method}})
     matrices = sum(matrix.parameters for matrix in found.layers[0].matrices)

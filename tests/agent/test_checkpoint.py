@@ -15,6 +15,7 @@ VALUE = {"GPU-1": "lost since noon"}
 
 
 @given(value=st.dictionaries(st.text(), st.text()))
+@pytest.mark.slow
 def test_it_comes_back(tmp_path_factory: pytest.TempPathFactory, value: dict[str, str]) -> None:
     file = CheckpointFile(tmp_path_factory.mktemp("kept") / "file.json", dict[str, str])
     assert file.read() is None

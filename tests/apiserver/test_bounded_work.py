@@ -47,6 +47,7 @@ def unique(elements: list[Any]) -> list[Any]:
 
 
 @given(ELEMENTS.map(unique), ELEMENTS)
+@pytest.mark.slow
 def test_lists_are_merged_as_if_each_element_was_searched_for(old: list[Any], patch: list[Any]) -> None:
     old = [{name: value for name, value in item.items() if name != "$patch"} for item in old]
     assert strategic({"env": old}, {"env": patch})["env"] == merged_one_by_one(old, patch)
@@ -70,6 +71,7 @@ def apply(old: Object, document: Object, manager: str) -> Object:
     return applied(PODS, old, document, manager, force=False, subresource="", now_s=0.0)
 
 
+@pytest.mark.slow
 def test_large_objects_are_applied_and_fields_that_are_left_out_go() -> None:
     def of(data: range, elements: range) -> Object:
         metadata = {"name": "one", "annotations": {f"k{number}": "v" for number in data}}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What patches make of documents."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,12 +14,14 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS, DOCUMENTS)
+@pytest.mark.slow
 def test_a_merge_patch_applied_twice_is_applied_once(old: object, patch: object) -> None:
     once = merge(old, patch)
     assert merge(once, patch) == once
 
 
 @given(DOCUMENTS, DOCUMENTS)
+@pytest.mark.slow
 def test_a_json_patch_can_replace_everything(old: object, new: object) -> None:
     assert json_patch(old, [{"op": "replace", "path": "", "value": new}]) == new
 

@@ -42,6 +42,7 @@ def test_as_many_replicas_are_placed_as_fit_into_the_cliques(seed: int, shape: s
     assert len(placed) == fitting and split(state) == 0
 
 
+@pytest.mark.slow
 def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--nodes", "36", "--replicas", "3", "--runs", "1"]
     monkeypatch.setattr("sys.argv", ["disaggregated.py", *options, "-o", "json"])

@@ -11,6 +11,7 @@ from benchmarks import growth
 
 
 @pytest.mark.parametrize(("curve", "x"), [("nodes", 64), ("shapes", 1), ("waiting", 40), ("gang", 2)])
+@pytest.mark.slow
 def test_a_point_of_each_curve_is_measured(monkeypatch: pytest.MonkeyPatch, curve: str, x: int) -> None:
     monkeypatch.setattr(growth, "NODES", 64)
     monkeypatch.setattr(growth, "PODS", 50)

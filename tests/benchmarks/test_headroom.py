@@ -22,6 +22,7 @@ def test_an_autoscaler_goes_up_at_once_and_down_to_the_most_of_five_minutes() ->
     assert down >= 8 * minute
 
 
+@pytest.mark.slow
 def test_each_contestant_lives_through_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
     headroom.main(["--hours", "0.4", "--nodes", "4", "--most", "4", "--headroom", "3", "-o", "json"])
     rows = json.loads(capsys.readouterr().out)
@@ -50,6 +51,7 @@ def test_a_trace_without_requests_is_refused(tmp_path: Path) -> None:
         headroom.read_requests(path)
 
 
+@pytest.mark.slow
 def test_steps_are_measured_with_headroom_and_without(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--nodes", "20", "--workloads", "2", "--instances", "4", "--steps", "2", "-o", "json"]
     headroom_speed.main(arguments)

@@ -13,6 +13,7 @@ from dovetail.cost.price_rules import PriceBook
 
 
 @pytest.mark.parametrize("sampled_hours", [0, 1])
+@pytest.mark.slow
 def test_all_of_the_time_is_in_the_answers(tmp_path: Path, sampled_hours: int) -> None:
     path, options = tmp_path / "history.db", Namespace(nodes=4, days=3, apart=600, sampled_hours=sampled_hours)
     written = history.write(path, options)

@@ -50,6 +50,7 @@ def best_of_all(card: Geometry, cards: int, requests: Sequence[Asked], values: S
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.slow
 def test_the_exact_solver_finds_what_trying_everything_finds(seed: int) -> None:
     mix = list(MIXES)[seed % len(MIXES)]
     requests = list(islice(stream(A100, MIXES[mix], 3, 1, seed), 7))
@@ -104,6 +105,7 @@ def test_the_first_card_is_filled_first() -> None:
 
 
 @pytest.mark.parametrize("mix", list(MIXES))
+@pytest.mark.slow
 def test_the_schedulers_own_serves_more_than_the_published_ones(mix: str) -> None:
     """Of the slices that are asked for, on the same requests."""
     had = dict.fromkeys(policies(A100), 0.0)

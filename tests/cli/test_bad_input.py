@@ -69,6 +69,7 @@ def test_no_right_and_half_a_right(cluster: CommandCluster, resource: str) -> No
         cluster.do(cluster.playground.faults.clear)
 
 
+@pytest.mark.slow
 def test_without_a_scheduler_the_commands_that_look_answer(cluster: CommandCluster) -> None:
     for command in LOOKING:
         result = clean(cluster.run(*command))

@@ -93,6 +93,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "verdict"), [(job(2), "now"), (job(8), "later"), (job(16), "never"), (":", "not read")]
 )
+@pytest.mark.slow
 def test_as_json(tmp_path: Path, document: object, verdict: str) -> None:
     result = checked(tmp_path, document, "-o", "json")
     answer(result.stdout, "Check")

@@ -101,6 +101,7 @@ def test_a_table_keeps_the_widths_of_one_above_it() -> None:
     assert piped(lambda out: out.print(second)).index("Waiting") == above.splitlines()[1].index("Running")
 
 
+@pytest.mark.slow
 def test_all_commands_print_so() -> None:
     """rich itself cuts what is wider than 80 columns wherever there is no terminal."""
     for path in Path(dovetail.cli.__file__).parent.glob("*.py"):

@@ -64,6 +64,7 @@ BILL = Decimal("55.04") * 2 * 24 * DAYS
 @pytest.mark.parametrize("by", ["team", "queue", "namespace", "user", "job", "pod", "node", "model", "gpu", "day",
                                 "label=team"])  # fmt: skip
 @pytest.mark.parametrize("idle", ["separate", "weighted", "even"])
+@pytest.mark.slow
 def test_every_grouping_adds_up_to_the_bill_to_the_cent(store: Path, by: str, idle: str) -> None:
     if idle != "separate" and by in ("node", "model", "gpu", "day"):
         assert "divides over holders" in run(store, "--by", by, "--idle", idle).output

@@ -145,6 +145,7 @@ def test_jsonpath(file: str) -> None:
         ("b*", ["ml/big", "ml/broken"]),
     ],
 )
+@pytest.mark.slow
 def test_filters(file: str, arguments: str, found: list[str]) -> None:
     assert names(file, *(one.replace("_", " ") for one in arguments.split())) == found
 

@@ -112,16 +112,19 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandCluster]:
 
 
 @pytest.mark.parametrize(("command", "wanted"), ON_FILES)
+@pytest.mark.slow
 def test_on_files(command: str, wanted: tuple[str, ...], files: str) -> None:
     answer(printed(*command.split(), "-f", files, "--at", AT), *wanted)
 
 
 @pytest.mark.parametrize(("command", "wanted"), LIVE)
+@pytest.mark.slow
 def test_on_a_cluster(command: str, wanted: str, live: CommandCluster) -> None:
     answer(printed(*command.split(), "--kubeconfig", str(live.config)), wanted)
 
 
 @pytest.mark.parametrize(("command", "wanted"), ALONE)
+@pytest.mark.slow
 def test_without_a_cluster(command: str, wanted: str) -> None:
     answer(printed(*command.split()), wanted)
 

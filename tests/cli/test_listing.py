@@ -100,6 +100,7 @@ def test_json_yaml_and_jsonpath_are_one_answer_with_a_version(file: str, command
 
 @pytest.mark.parametrize("width", [0, 20, 60, 80, 200])
 @pytest.mark.parametrize("command", LISTS)
+@pytest.mark.slow
 def test_names_stay_whole(file: str, command: str, width: int) -> None:
     expected = {word for line in shown(file, command, "-o", "name").splitlines() for word in line.split()}
     # The tables of `free` have a column for the numbers of GPUs, and the model above it.

@@ -173,6 +173,7 @@ def test_what_is_submitted_may_name_what_the_cluster_has(cluster: str, tmp_path:
 
 
 @pytest.mark.parametrize(("policy", "node"), [(("--policy", "tightest"), "tight"), ((), "roomy")])
+@pytest.mark.slow
 def test_nodes_are_chosen_by_the_policy_that_is_named(tmp_path: Path, policy: tuple[str, ...], node: str) -> None:
     """Seventy pods that want eight cores beside each GPU will come. A pod with eight cores alone takes them from the
     node that is the fuller one, or from the one that has cores to spare."""
@@ -250,6 +251,7 @@ def test_whatif_quota(cluster: str) -> None:
         (("queue", "--at", "2026-11-22T00:00:00"), 2, "has no time zone"),
     ],
 )
+@pytest.mark.slow
 def test_errors_are_one_clear_line(cluster: str, arguments: tuple[str, ...], code: int, message: str) -> None:
     result = _run(*arguments, "-f", cluster)
     assert (result.exit_code, message in result.output) == (code, True), result.output

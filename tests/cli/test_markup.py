@@ -35,6 +35,7 @@ def test_without_colours_the_text_is_that_of_rich(text: str) -> None:
 
 
 @given(MARKUP, st.lists(st.tuples(MARKUP, MARKUP, MARKUP), max_size=3), st.booleans())
+@pytest.mark.slow
 def test_a_pipe_gets_what_rich_writes(text: str, rows: list[tuple[str, str, str]], marked: bool) -> None:
     table = Table("name", right("[number]"), prose("why"))
     for row in rows:

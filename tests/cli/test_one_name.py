@@ -94,6 +94,7 @@ def ask(
 
 
 @pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.slow
 def test_exactly_what_is_named_is_explained(name: str, ask: Ask) -> None:
     wanted, found = ANSWERS[name], ask(name, "-o", "json")
     if isinstance(wanted, str):

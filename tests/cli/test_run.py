@@ -252,6 +252,7 @@ def test_what_was_created_before_a_failure_is_named(cluster: CommandCluster, tmp
         ("apiVersion: v1\nkind: Thing\nmetadata: {name: x}\n", "the cluster serves no Thing of v1"),
     ],
 )
+@pytest.mark.slow
 def test_a_file_that_cannot_be_submitted(cluster: CommandCluster, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     result = cluster.run("submit", str(tmp_path / "x.yaml"))

@@ -174,6 +174,7 @@ def test_stdin() -> None:
 
 
 @pytest.mark.parametrize("name", [DGX1, DGX_H100, P4D, "pcie-8gpu-plx-two-numa.txt", "a100-custom-4gpu-nv4-4nic.txt"])
+@pytest.mark.slow
 def test_a_picture(name: str, tmp_path: Path) -> None:
     picture, other = tmp_path / "a.png", tmp_path / "b.png"
     result = run(str(WIRINGS / name), "--plot", str(picture))

@@ -185,6 +185,7 @@ def test_a_service_does_not_end(cluster: CommandCluster) -> None:
 # hold and release
 
 
+@pytest.mark.slow
 def test_a_held_job_does_not_start_until_it_is_released_and_the_commands_show_it(cluster: CommandCluster) -> None:
     waits(cluster, "train", pods=1)
     result = cluster.run("hold", "train")
@@ -203,6 +204,7 @@ def test_a_held_job_does_not_start_until_it_is_released_and_the_commands_show_it
     assert (result.exit_code, result.stderr) == (1, "Error: Job team-a/train is not held\n")
 
 
+@pytest.mark.slow
 def test_a_gang_is_held_by_its_object_too_so_that_its_new_pods_are(cluster: CommandCluster) -> None:
     waits(cluster, "train", pods=2)
     assert cluster.run("hold", "train").stdout == "Job team-a/train: held, 2 pods wait.\n"
@@ -286,6 +288,7 @@ def test_a_suspended_job_is_resumed_but_not_where_kueue_suspends_it(cluster: Com
 
 
 @pytest.mark.parametrize("verb", ["hold", "cancel", "release"])
+@pytest.mark.slow
 def test_what_cannot_be_held_or_cancelled_is_refused(cluster: CommandCluster, verb: str) -> None:
     more = ["-y"] if verb == "cancel" else []
     cluster.put(bare("other", scheduler="default-scheduler"))
@@ -378,6 +381,7 @@ def test_jobs_are_cancelled_by_label_and_by_queue(cluster: CommandCluster) -> No
         (["team-b/nothing", "-y"], "there is no job or pod 'nothing' in namespace team-b"),
     ],
 )
+@pytest.mark.slow
 def test_bad_input_cancels_nothing(cluster: CommandCluster, arguments: list[str], message: str) -> None:
     result = cluster.run("cancel", *arguments)
     assert result.exit_code in (1, 2) and message in result.output, result.output

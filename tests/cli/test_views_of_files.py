@@ -82,6 +82,7 @@ def _written(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("command", OF_ADA)
+@pytest.mark.slow
 def test_no_name_of_others(command: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = answered_from(file, NOW, monkeypatch, tmp_path, whole=False)

@@ -31,6 +31,7 @@ class Named(Struct):
 
 @pytest.mark.parametrize("way", WAYS)
 @given(value=VALUES)
+@pytest.mark.slow
 def test_what_json_writes_is_read(way: Callable[[Any, Any], Any], value: object) -> None:
     text = json.dumps(value)
     for form in (text, text.encode(), Raw(text)):

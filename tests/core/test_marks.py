@@ -53,12 +53,14 @@ class Lived:
 
 @pytest.mark.parametrize("policy", [POLICY, unhurried(POLICY)], ids=["hurried", "unhurried"])
 @pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.slow
 def test_random_days(policy: Policy, seed: int) -> None:
     never, again = (live(Lived(policy, resumes=one), 17 + seed) for one in (False, True))
     assert again == never
 
 
 @pytest.mark.parametrize("seed", [5, *(10 + seed for seed in seeds(1))])
+@pytest.mark.slow
 def test_fleets_with_spares(seed: int) -> None:
     never, again = Fleet(seed, FOR_DRIVEN), Fleet(seed, FOR_DRIVEN)
     for _ in range(30):
@@ -67,6 +69,7 @@ def test_fleets_with_spares(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.slow
 def test_markets_of_leases(seed: int) -> None:
     never, again = RandomMarket(seed), RandomMarket(seed)
     for _ in range(40):
@@ -77,6 +80,7 @@ def test_markets_of_leases(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.slow
 def test_queues_and_moved_pods(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     policy = Policy(fabric=(test_known_refusals.RACK,), moves_per_hour=50 * (seed % 2))
     dice = test_known_refusals.Dice(seed, ranked=False)
@@ -133,6 +137,7 @@ def test_what_was_found_for_a_workload_counts_for_those_that_want_the_same() -> 
 
 
 @pytest.mark.parametrize("policy", [POLICY, unhurried(POLICY)], ids=["hurried", "unhurried"])
+@pytest.mark.slow
 def test_what_is_remembered_stays_when_it_is_written_down_or_asked_for(policy: Policy) -> None:
     class Asked(Lived):
         def step(self, events: Iterable[ev.Event], now_ms: int) -> list[Decision]:

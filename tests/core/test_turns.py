@@ -139,6 +139,7 @@ def test_what_is_looked_up_by_gpu_is_what_a_look_at_all_finds(seed: int) -> None
 
 @settings(max_examples=3 * BREADTH, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(1, 3))
+@pytest.mark.slow
 def test_over_hours_memory_waits_and_switches_stay_within_their_bounds(seed: int, count: int, cards: int) -> None:
     chance = random.Random(seed)
     pass_ms, slowest_ms = 2000, 9000

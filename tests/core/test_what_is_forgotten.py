@@ -85,6 +85,7 @@ def large(n: int) -> Request:
 
 @pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("managed", [False, True])
+@pytest.mark.slow
 def test_of_pods_with_long_rules_nothing_stays(placed: bool, managed: bool) -> None:
     state = world()
     step(state, [ev.PodChanged(pod("ordinary", Request(((CPU, 1_000),))))], 2)
@@ -103,6 +104,7 @@ def test_of_pods_with_long_rules_nothing_stays(placed: bool, managed: bool) -> N
     assert state.cluster.check() == []
 
 
+@pytest.mark.slow
 def test_of_many_different_small_pods_the_last_ones_are_remembered() -> None:
     state = world()
     for n in range(MOST_UNUSED + 500):
@@ -185,6 +187,7 @@ def test_what_a_new_pod_speaks_of_is_sought_among_those_that_it_may_pick(held_ag
     assert count.pods == {0: 1}
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_rejected_by_kubelets_is_not_remembered_for_ever() -> None:
     state = world()
     for n in range(3 * MOST_OWNERS):

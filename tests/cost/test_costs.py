@@ -43,6 +43,7 @@ def by_moment(times: GpuTimes) -> Counter[tuple[Moment, bool]]:
 
 @FEW
 @given(histories(), PERIODS)
+@pytest.mark.slow
 def test_each_moment_costs_what_its_gpu_costs_then(reader: MemoryReader, period: Period) -> None:
     found = by_moment(times_of(reader, period, "gpu"))
     assert +found == +moments(reader, period)
@@ -50,6 +51,7 @@ def test_each_moment_costs_what_its_gpu_costs_then(reader: MemoryReader, period:
 
 @FEW
 @given(histories(), PERIODS, st.sampled_from(GROUPINGS), st.sampled_from(IDLE_RULES))
+@pytest.mark.slow
 def test_allocated_unallocated_and_unhealthy_are_the_bill_for_each_grouping_and_rule(
     reader: MemoryReader, period: Period, grouping: Grouping, rule: IdleRule
 ) -> None:
@@ -61,6 +63,7 @@ def test_allocated_unallocated_and_unhealthy_are_the_bill_for_each_grouping_and_
 
 @FEW
 @given(histories(), PERIODS, st.sampled_from(GROUPINGS), st.sampled_from(IDLE_RULES))
+@pytest.mark.slow
 def test_what_is_shown_adds_up(reader: MemoryReader, period: Period, grouping: Grouping, rule: IdleRule) -> None:
     answer = costs(times_of(reader, period, grouping.by), grouping, rule, "USD")
     for row in (*answer.rows, answer.total):
@@ -77,6 +80,7 @@ def test_what_is_shown_adds_up(reader: MemoryReader, period: Period, grouping: G
 
 @FEW
 @given(histories(), st.lists(st.integers(0, END), min_size=3, max_size=3).map(sorted), st.sampled_from(GROUPINGS))
+@pytest.mark.slow
 def test_two_periods_cost_what_both_together_cost(reader: MemoryReader, at: list[int], grouping: Grouping) -> None:
     def sums(start_ms: int, end_ms: int) -> Counter[tuple[str, str, str]]:
         rows = group_sums(times_of(reader, Period(start_ms, end_ms), grouping.by), grouping).rows
@@ -88,6 +92,7 @@ def test_two_periods_cost_what_both_together_cost(reader: MemoryReader, at: list
 
 @FEW
 @given(histories(), PERIODS, st.integers(1, END))
+@pytest.mark.slow
 def test_segments_change_no_sum(reader: MemoryReader, period: Period, cut: int) -> None:
     whole, cut_up = times_of(reader, period), times_of(reader, period, cut=cut)
     for name in ("time", "money", "start_up"):
@@ -96,6 +101,7 @@ def test_segments_change_no_sum(reader: MemoryReader, period: Period, cut: int) 
 
 @FEW
 @given(histories(), PERIODS)
+@pytest.mark.slow
 def test_no_pod_is_charged_for_a_gpu_that_it_did_not_hold(reader: MemoryReader, period: Period) -> None:
     held = {(one.gpu, one.pod_uid) for one in reader.all_holds}
     for cell in times_of(reader, period, "gpu").cells:

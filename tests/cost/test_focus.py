@@ -118,6 +118,7 @@ def test_rows_keep_the_rules_of_their_columns(store: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 50, 25_000])
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.slow
 def test_made_part_by_part_the_rows_are_the_same_and_the_bill(
     store: Path, monkeypatch: pytest.MonkeyPatch, rows: int, zone: str
 ) -> None:

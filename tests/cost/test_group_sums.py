@@ -107,6 +107,7 @@ def check(
 
 @settings(max_examples=20)
 @given(histories(), st.sampled_from([by for by in BYS if by != "day"]), st.sampled_from(IDLE_RULES), LIMITS)
+@pytest.mark.slow
 def test_rows_of_records(reader: MemoryReader, by: str, rule: IdleRule, limit: int) -> None:
     check(reader, reader, reader.until, book(), by, rule, limit)
 

@@ -191,6 +191,7 @@ async def test_a_kind_of_another_group_is_not_taken_for_one_of_its_name(playgrou
         assert status == 409 and "there is no Job of batch 'train'" in error
 
 
+@pytest.mark.slow
 async def test_the_owner_of_an_idle_job_reads_it_on_the_pods(playground: Playground, tmp_path: Path) -> None:
     write_past(tmp_path / "history.db", NOW_MS)
     viewers, past = viewers_of(playground), FakePast(tmp_path / "history.db")
@@ -299,6 +300,7 @@ async def test_a_viewer_whose_requests_take_long_keeps_nobody_waiting(
         assert (await first).status == 200
 
 
+@pytest.mark.slow
 async def test_events_that_were_written_are_in_the_log_where_others_were_refused(
     playground: Playground, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def test_costs_are_those_of_the_command_and_add_up(store: Path, by: str) -
     assert page["prices"] == answer["prices"] and page["currency"] == "USD"
 
 
+@pytest.mark.slow
 async def test_idle_pods_and_advice_are_those_of_the_commands(demo: Path) -> None:
     idle, advised = printed(demo, "idle"), printed(demo, "advise")
     async with served(FakeSource(node("a")), past=FakePast(demo)) as (client, _):
@@ -115,6 +116,7 @@ async def test_the_days_of_teams_are_those_of_the_report(demo: Path) -> None:
         assert expected["research"][0] > 0
 
 
+@pytest.mark.slow
 async def test_every_page_of_the_past_is_a_table(demo: Path) -> None:
     async with served(FakeSource(node("a")), past=FakePast(demo)) as (client, _):
         for path in (*PAST_PAGES, "cost/team/7d", "past/research/finetune"):

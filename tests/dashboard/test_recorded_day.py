@@ -101,6 +101,7 @@ def grid_of(state: State) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("seed", "every_s"), [(0, 0.0), (1, 60.0)])
+@pytest.mark.slow
 def test_a_random_day_is_at_each_time_what_the_state_was(
     seed: int, every_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_random_day_is_at_each_time_what_the_state_was(
 
 
 @pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
+@pytest.mark.slow
 def test_a_simulated_day_is_repeated_equally_and_is_there_at_each_time(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

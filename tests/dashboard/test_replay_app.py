@@ -87,6 +87,7 @@ async def test_pages_are_those_of_the_time(recorded: Path) -> None:
         ("queue.xml?at=1", 404, "no answer"),
     ],
 )
+@pytest.mark.slow
 async def test_what_it_has_not_has_its_reason(recorded: Path, path: str, status: int, why: str) -> None:
     async with replayed(recorded) as (client, _), client.get(f"/api/{path}") as reply:
         assert reply.status == status and why in (await reply.json())["error"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -114,6 +115,7 @@ def test_a_pod_that_was_idle_all_day_is_idle_since_the_day_on_which_it_was_used(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sets(st.integers(0, 359), max_size=4), min_size=1))
+@pytest.mark.slow
 def test_idleness_begins_after_the_last_minute_of_use(used: dict[str, set[int]]) -> None:
     holds = [GpuHold("p", gpu, 1000, "whole", START_MS) for gpu in sorted(used)]
     use = [hour for gpu, minutes in used.items() for hour in measured(gpu, "p", tuple(minutes))]

@@ -56,6 +56,7 @@ def test_a_quantile_is_never_too_low_and_at_most_a_bin_too_high(samples: list[tu
         st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 9)), min_size=1, max_size=9), min_size=1, max_size=4
     )
 )
+@pytest.mark.slow
 def test_merged_devices_are_as_one_with_all_samples(parts: list[list[tuple[int, int]]]) -> None:
     whole = _device([one for part in parts for one in part])
     together = merged([_device(part) for part in parts])

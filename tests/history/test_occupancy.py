@@ -40,6 +40,7 @@ def histories(draw: st.DrawFn) -> MemoryReader:
 
 
 @given(histories(), st.integers(0, 5), st.integers(6, END))
+@pytest.mark.slow
 def test_as_counted_at_each_moment(reader: MemoryReader, first: int, last: int) -> None:
     period = Period(first * UNIT, last * UNIT)
     (use,) = occupancy(reader, period).kinds.values()

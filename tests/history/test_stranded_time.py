@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +116,7 @@ def at_moment(pods: list[PodRecord], holds: list[GpuHold], node: int, at_ms: int
 
 
 @given(histories())
+@pytest.mark.slow
 def test_as_counted_at_each_moment(made: tuple[list[PodRecord], list[GpuHold]]) -> None:
     pods, holds = made
     expected: Counter[tuple[int, str, bool]] = Counter()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -85,6 +86,7 @@ def test_the_records_are_what_was_true_at_each_moment(seed: int, by_touched: boo
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, TICKS), st.integers(0, 4)), max_size=3))
+@pytest.mark.slow
 def test_restarts_change_nothing_but_what_happened_in_the_gaps(seed: int, restarts: list[tuple[int, int]]) -> None:
     """Each restart is at a time, and for so long nothing is recorded."""
     world, state, timeline, kept = World(Random(seed)), State(), Timeline(), Kept()

@@ -136,6 +136,7 @@ def test_what_others_have_does_not_depend_on_what_is_asked_about_them(store: Pat
 
 
 @pytest.mark.parametrize("by", [*BY, "label=app"])
+@pytest.mark.slow
 def test_the_rows_of_a_namespace_are_its_own_and_all_together_are_the_bill(store: Path, by: str) -> None:
     whole, own = (answer(ask(store, "costs", CostQuestion(by), name)) for name in ("", OWN))
     assert own["total"]["cost_micro"] == whole["total"]["cost_micro"] > 0
@@ -242,6 +243,7 @@ class Records(SqliteReader):
 
 @pytest.mark.parametrize("by", [*BY, "label=app"])
 @pytest.mark.parametrize("own", ["", OWN])
+@pytest.mark.slow
 def test_sums_of_days_change_no_answer(store: Path, by: str, own: str) -> None:
     """To whoever asks; days at both ends are cut."""
     book = PRICES.book(lambda name: Path(name).read_text())

@@ -50,6 +50,7 @@ def stateful_set(cluster: Foreseen, when_idle: str = "") -> Document:
 
 @pytest.mark.parametrize("asked_after", [20 * MINUTE, 90 * MINUTE, 230 * MINUTE])
 @pytest.mark.parametrize("passes_before", [True, False])
+@pytest.mark.slow
 async def test_a_workload_is_stopped_when_it_is_foreseen(
     cluster: Foreseen, asked_after: int, passes_before: bool
 ) -> None:

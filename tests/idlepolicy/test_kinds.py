@@ -91,6 +91,7 @@ def test_the_table_has_a_row_for_each_of_them() -> None:
 
 
 @pytest.mark.parametrize("kind", CUSTOM, ids=lambda one: one.resource.kind)
+@pytest.mark.slow
 async def test_what_is_written_fits_the_kind_and_its_pods_are_found(kinds: Kinds, kind: Stoppable) -> None:
     assert kind.way is not None
     kinds.put(defined(kind, field_of(kind)))

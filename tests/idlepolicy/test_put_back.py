@@ -136,6 +136,7 @@ def loop(group: str, kind: str, manager: str, after_ms: int) -> Loop:
 
 
 @pytest.mark.parametrize(("group", "kind", "manager", "after_ms"), CASES)
+@pytest.mark.slow
 def test_a_controller_and_the_policy_do_not_stop_and_start_it_in_turn(
     group: str, kind: str, manager: str, after_ms: int
 ) -> None:

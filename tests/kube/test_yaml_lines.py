@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ def test_it_answers_on_nearly_all_manifests() -> None:
 @example("- a\n-\n- b\n  c\n")
 @example("a: |\n   \n  b\n")
 @example("a: |+\n  b\n   \n\n \nc: d\n")
+@pytest.mark.slow
 def test_where_it_answers_the_value_and_the_places_are_those_of_pyyaml(text: str) -> None:
     check(text)
 

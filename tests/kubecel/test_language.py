@@ -240,6 +240,7 @@ def test_text_that_doubles_without_cost_is_ended() -> None:
         "cel.bind(x, lists.range(300000), lists.range(20000).all(i, (dyn(x) + dyn([1])).size() > 0))",
     ],
 )
+@pytest.mark.slow
 def test_long_lists_do_not_hold_anything_up(expression: str) -> None:
     with pytest.raises(SelectorError, match=r"cost limit exceeded|too many elements"):
         kubecel.compile(expression).matches(GPU, DRIVER)

@@ -51,6 +51,7 @@ WALKS = {
 
 
 @pytest.mark.parametrize("body", WALKS.values(), ids=WALKS)
+@pytest.mark.slow
 def test_lists_that_hold_each_other_twice_are_not_walked_to_the_end(body: str) -> None:
     assert TOO_MANY in ended(tree(30, body))
 
@@ -179,6 +180,7 @@ def test_a_quantity_or_version_has_a_longest_text(read: str) -> None:
 
 @pytest.mark.parametrize("body", ["$ == $", "'%s'.format([$]) == ''", "$.includes(1)", "$ in [$]"])
 @pytest.mark.parametrize("opaque", ["", "dyn"])
+@pytest.mark.slow
 def test_what_nests_too_deeply_by_way_of_variables_is_an_error(body: str, opaque: str) -> None:
     inits = [f"{opaque}({'[' * (45 - i)}{f'x{i - 1}' if i else 1}{']' * (45 - i)})" for i in range(30)]
     opened = "".join(f"cel.bind(x{i}, {init}, " for i, init in enumerate(inits))

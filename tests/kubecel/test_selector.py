@@ -144,6 +144,7 @@ def test_an_answer_depends_on_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_a_device_with_only_what_is_read_gets_the_same_answer(seed: int) -> None:
     drawn = Expressions(1000 + seed)
     reported = 0

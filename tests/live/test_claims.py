@@ -168,6 +168,7 @@ async def test_what_was_reserved_before_a_crash_is_used_after_it(cluster: Cluste
     assert await devices.allocated() == [(node, "gpu-2", ["p"])]
 
 
+@pytest.mark.slow
 async def test_restarts_at_any_moment_give_no_device_twice(cluster: Cluster, devices: Devices) -> None:
     for name in "abcd":
         await devices.node(name, 4)

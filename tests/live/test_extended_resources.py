@@ -93,6 +93,7 @@ async def test_devices_by_claim_replace_a_resource_that_the_node_does_not_offer(
         assert {claim["metadata"]["name"] for claim in kept} == names
 
 
+@pytest.mark.slow
 async def test_restarts_at_any_moment_leave_one_claim_for_each_pod(cluster: Cluster, devices: Extended) -> None:
     for name in "abcd":
         await devices.node(name, 4)

@@ -149,6 +149,7 @@ async def test_a_gated_pod_is_not_considered_until_its_gate_is_gone(cluster: Clu
         ({"dovetail.dev/gpu-fraction": "1.5"}, "dovetail.dev/gpu-fraction"),
     ],
 )
+@pytest.mark.slow
 async def test_a_bad_annotation_is_reported_and_mended(
     cluster: Cluster, annotations: dict[str, str], reported: str
 ) -> None:

@@ -17,6 +17,7 @@ from tests.patience import PATIENCE_S
 WITH_FAULTS = pytest.mark.parametrize("cluster", ["playground"], indirect=True)
 
 
+@pytest.mark.slow
 async def test_a_restart_at_any_moment_neither_loses_nor_doubles(cluster: Cluster) -> None:
     nodes = [await cluster.node(f"n{i}") for i in range(4)]
     for number in range(32):

@@ -144,6 +144,7 @@ async def queue(cluster: Cluster, name: str, **spec: Any) -> str:
 
 
 @pytest.mark.parametrize("what", ["preemptible", "a queue that is not there", "the other queue"])
+@pytest.mark.slow
 async def test_a_borrower_cannot_keep_what_is_guaranteed_to_others(teams: Teams, tenant: Tenant, what: str) -> None:
     """A pod that runs declares that it must not be preempted, or leaves its queue, when others want theirs back."""
     cluster = teams.cluster
@@ -305,6 +306,7 @@ def another(key: str, uid: str) -> str:
     return TABLE[short].examples[-1] if short in TABLE else "7"
 
 
+@pytest.mark.slow
 async def test_no_row_of_the_table_changes_the_accounts(cluster: Cluster, tenant: Tenant, books: Books) -> None:
     node = await cluster.node("a")
     await gpu_node(cluster, node, 8)

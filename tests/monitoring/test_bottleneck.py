@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -134,6 +135,7 @@ def test_real_utilization_is_weighted() -> None:
 
 
 @given(st.lists(_ACTIVITIES, max_size=6))
+@pytest.mark.slow
 def test_every_gpu_has_one_class_whatever_it_reports(members: list[Activity]) -> None:
     found = classify(members)
     assert len(found) == len(members)
@@ -142,6 +144,7 @@ def test_every_gpu_has_one_class_whatever_it_reports(members: list[Activity]) ->
 
 
 @given(st.lists(_ACTIVITIES, min_size=1, max_size=6), st.permutations(range(6)))
+@pytest.mark.slow
 def test_the_order_of_the_members_does_not_matter(members: list[Activity], places: list[int]) -> None:
     order = [i for i in places if i < len(members)]
     shuffled = classify([members[i] for i in order])

@@ -70,6 +70,7 @@ def _live(obj: Document) -> LiveObject:
 
 @settings(max_examples=150)
 @given(documents, documents, documents, st.booleans())
+@pytest.mark.slow
 def test_there_is_a_difference_where_an_apply_would_change_something(
     wanted: Document, before: Document, theirs: Document, patched: bool
 ) -> None:  # fmt: skip

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import pytest
+
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.operator.lease_note import NOTE
 from dovetail.operator.run import OperatorOptions, run
@@ -34,6 +36,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
     return int(head.split()[1]), body
 
 
+@pytest.mark.slow
 async def test_it_is_reported_with_what_to_do_until_the_right_is_there(world: World) -> None:
     world.stack()
     for verb in ("GET", "WATCH"):

@@ -39,6 +39,7 @@ def _edit(world: World, **template: Any) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_stack_is_installed_and_reported(world: World) -> None:
     world.stack()
     async with world.operator():
@@ -389,6 +390,7 @@ async def test_a_part_reports_and_takes_back_before_objects_go(world: World) -> 
     assert seen == [0] and part.stacks[-1] is None
 
 
+@pytest.mark.slow
 async def test_only_the_leader_writes_and_the_next_one_takes_over(world: World) -> None:
     async with world.operator(leader_elect=True):
         await world.until(lambda: world.get("leases.coordination.k8s.io", "dovetail-system", "dovetail-operator"))

@@ -44,6 +44,7 @@ async def test_an_empty_spec_is_installed_and_written_once(installed: World) -> 
     assert writes() == before
 
 
+@pytest.mark.slow
 async def test_what_the_cluster_cannot_have_is_in_the_message_and_the_rest_is_installed(installed: World) -> None:
     installed.stack(metrics={"scrape": "ServiceMonitor"})
     async with installed.operator(desired):

@@ -8,6 +8,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from dovetail.operator import manifest_objects
 from dovetail.operator.rendering.stack_objects import desired
 from tests.operator.stack_world import Document, World
@@ -93,6 +95,7 @@ def schedule(world: World) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_an_installation_among_tainted_nodes_alone_comes_to_its_end(world: World) -> None:
     put_nodes(world)
     for document in manifest_objects.operator_objects():

@@ -104,6 +104,7 @@ steps = st.lists(
 
 
 @given(steps)
+@pytest.mark.slow
 def test_lists_beside_a_watch_that_lags_show_what_is_live_and_nothing_comes_back(steps: list[tuple[str, str]]) -> None:
     server, view, agent = Server(), PlaneView("ns/p"), Agent()
     for step, name in steps:

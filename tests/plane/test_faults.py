@@ -142,6 +142,7 @@ async def test_nothing_is_used_without_a_live_lease_and_everything_ends(seed: in
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.slow
 async def test_every_negotiation_with_a_limit_ends_by_it(seed: int) -> None:
     agents = Agents(seed)
     broker, chance = agents.broker, agents.random

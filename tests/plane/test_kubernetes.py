@@ -67,6 +67,7 @@ async def test_whatever_is_lost_of_a_call_it_counts_once(
         assert lease.cause is EndCause.RETURNED
 
 
+@pytest.mark.slow
 async def test_cut_watches_and_histories_that_are_gone_lose_nothing(bench: ClusterBench) -> None:
     faults = bench.cluster.playground.faults
     async with plane(bench) as agent:
@@ -142,6 +143,7 @@ async def test_the_next_scheduler_goes_on_with_the_lease() -> None:
 
 
 @pytest.mark.parametrize(("agent_s", "scheduler_s"), [(HOURS_S, 0), (-HOURS_S, 0), (0, HOURS_S), (-HOURS_S, HOURS_S)])
+@pytest.mark.slow
 async def test_clocks_that_are_wrong_by_hours_change_nothing(
     monkeypatch: pytest.MonkeyPatch, agent_s: int, scheduler_s: int
 ) -> None:

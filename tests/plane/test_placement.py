@@ -54,6 +54,7 @@ def check(pods: list[AgentPod], leases: list[GpuLease], placed: tuple[Assignment
 
 
 @pytest.mark.parametrize("seed", range(150))
+@pytest.mark.slow
 def test_the_placement_is_as_good_as_the_best_of_all(seed: int) -> None:
     chance = Random(seed)
     leases = [

@@ -124,6 +124,7 @@ def test_a_speedup_below_linear_is_counted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
+@pytest.mark.slow
 def test_the_moves_agree_with_all_offers_and_all_counts(seed: int) -> None:
     chance = Random(seed)
     power = chance.choice((1.0, 0.5, 0.8))

@@ -172,6 +172,7 @@ def test_a_last_line_that_is_cut_short_is_left_out_and_reported(file: Path) -> N
     assert unusable(file).startswith("line 5: ")
 
 
+@pytest.mark.slow
 def test_a_packed_file_that_is_cut_short(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path / "r")
     live(recorded, 1, steps=200)

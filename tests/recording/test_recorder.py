@@ -58,6 +58,7 @@ def test_everything_is_in_the_file_while_it_goes_on(tmp_path: Path) -> None:
     recorded.close()
 
 
+@pytest.mark.slow
 def test_the_bound_holds_over_all_runs_and_the_oldest_go_first(tmp_path: Path) -> None:
     bound_bytes = 48 * KIB
     for run in range(12):

@@ -99,6 +99,7 @@ def test_days_of_several_processes_in_one_directory(tmp_path: Path) -> None:
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["000001.jsonl", "000002.jsonl", "000003.jsonl"]
 
 
+@pytest.mark.slow
 def test_what_two_runs_decide_shows_in_their_digests(tmp_path: Path) -> None:
     digests = []
     for number, seed in enumerate((7, 7, 8)):

@@ -148,6 +148,7 @@ async def test_a_kubelet_that_admits_nobody_is_not_waited_for_for_ever(
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.slow
 async def test_random_streams_keep_the_rule_and_let_everybody_go(seed: int) -> None:
     dice, bench = random.Random(seed), Bench()
     sizes: dict[str, dict[str, str]] = {}

@@ -181,6 +181,7 @@ async def test_a_restart_writes_nothing_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 async def test_over_hours_of_churn_writes_are_bounded_and_stop_when_the_cluster_is_calm(seed: int) -> None:
     """Other pods come and go beside the replicas every half minute, and every tenth time the set is scaled."""
     dice, stage = random.Random(seed), Stage(6)

@@ -68,6 +68,7 @@ def counted(metric: str) -> float:
     return REGISTRY.get_sample_value(metric) or 0.0
 
 
+@pytest.mark.slow
 async def test_what_it_decides_is_replayed_equal(playground: Playground, tmp_path: Path) -> None:
     """With binds that fail, pods that go, and pods that wait."""
     playground.faults.add(Fault("answer", "POST", "pods/binding", status=500, times=3))

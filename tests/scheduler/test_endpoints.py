@@ -142,6 +142,7 @@ async def test_before_the_first_contact_it_is_live_and_not_ready() -> None:
 @pytest.mark.parametrize(
     "stated", [b"", b"GET /healthz HTT", b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
 )
+@pytest.mark.slow
 async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(stated: bytes) -> None:
     async with serving(driver()) as client:
         idle = [await client.connect() for _ in range(300)]

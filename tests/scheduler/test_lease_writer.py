@@ -306,6 +306,7 @@ async def test_a_request_whose_status_is_refused_holds_up_neither_its_lease_nor_
     ],
     ids=lambda fault: str(fault.status),
 )
+@pytest.mark.slow
 async def test_a_lease_whose_end_is_refused_is_deleted_and_its_devices_go_to_others(
     cluster: LeasedCluster, refusal: Fault
 ) -> None:
@@ -378,6 +379,7 @@ def _used(usage: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("written", [True, False])
+@pytest.mark.slow
 async def test_a_lease_that_is_first_read_when_it_is_over_is_charged_once(
     cluster: LeasedCluster, writers: list[LeaseWriter], written: bool
 ) -> None:

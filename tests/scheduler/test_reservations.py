@@ -68,6 +68,7 @@ async def test_what_is_there_already_is_not_written_again(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("effect", ["drop-after", "answer"])
 @pytest.mark.parametrize("resource", ["resourceclaims", "resourceclaims/status"])
+@pytest.mark.slow
 async def test_a_write_whose_answer_is_lost_is_found_out(cluster: Cluster, effect: Any, resource: str) -> None:
     cluster.claim()
     pod = cluster.pod()

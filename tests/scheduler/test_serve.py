@@ -104,6 +104,7 @@ async def test_a_replica_that_cannot_read_the_cluster_leaves_the_lease_to_one_th
             assert holder(playground)
 
 
+@pytest.mark.slow
 async def test_a_stop_with_binds_under_way_gives_the_lease_back_and_doubles_nothing(playground: Playground) -> None:
     put_node(playground, "a")
     put_node(playground, "b")

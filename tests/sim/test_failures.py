@@ -84,6 +84,7 @@ def test_what_is_down_is_no_idle_capacity(scheduler: Callable[[Workload], Virtua
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow
 def test_all_work_is_done_in_spite_of_failures(scheduler: Callable[[Workload], VirtualClock], seed: int) -> None:
     jobs = stream(seed, (4, 4), 25, 4, queues=2, costs=True)
     plan = outages(jobs, between_ms=60_000, repair_ms=5000, until_ms=horizon_ms(jobs), seed=seed)

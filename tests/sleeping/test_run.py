@@ -63,6 +63,7 @@ async def test_a_new_instance_starts_only_when_the_others_sleep(some: World) -> 
 
 
 @pytest.mark.parametrize("fault", [500, 404, "redirect", "hang", "flood"])
+@pytest.mark.slow
 async def test_an_engine_that_does_not_sleep_keeps_the_other_asleep(
     some: World, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -442,6 +442,7 @@ def test_a_product_with_other_nvlinks_is_refused() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([path.read_text() for path in sorted(WIRINGS.glob("*.xml"))]))
     at, cut = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 12))

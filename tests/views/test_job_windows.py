@@ -103,6 +103,7 @@ def shows(row: JobRow, word: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(WORLDS))
+@pytest.mark.slow
 def test_a_window_is_the_whole_list_searched_sorted_and_cut(seed: int) -> None:
     (outlook, unfinished, ended), dice = known(seed), random.Random(seed)
     lists = dict[tuple[JobFilter, int], JobList]()

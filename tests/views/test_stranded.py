@@ -58,6 +58,7 @@ def fits(gpus: int, cpu: int, each: int, cpu_each: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.slow
 def test_as_counted_by_hand_and_as_the_scheduler_then_places(seed: int) -> None:
     chance = random.Random(seed)
     free_on, objects = random_cluster(chance)

@@ -168,6 +168,7 @@ def test_a_shared_outlook_answers_as_each_command_does(seed: int) -> None:
         (Question(CAPACITIES.plural, query=(("memoryBytes", "9" * 400),)), 400, "memoryBytes must be a number"),
     ],
 )
+@pytest.mark.slow
 def test_a_question_without_an_answer(question: Question, status: int, message: str) -> None:
     reply = ViewAnswers(state(1), NOW, "dovetail").answer(question)
     assert (reply.status, message in reply.body.decode()) == (status, True), reply.body

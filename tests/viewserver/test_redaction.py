@@ -179,6 +179,7 @@ def _without(reply: Reply, question: Question) -> str:
 
 
 @pytest.mark.parametrize("seed", seeds(WORLDS // 3))
+@pytest.mark.slow
 def test_with_all_rights_the_names_appear(seed: int) -> None:
     """The worlds have names to hide: without a namespace they are shown."""
     answers = ViewAnswers(state(seed), NOW, "dovetail", objects(seed))
@@ -358,6 +359,7 @@ def test_a_sentence(text: str, shown: str) -> None:
     ],
     ids=["a word", "a word and a slash", "slashes", "words", "names", "hints"],
 )
+@pytest.mark.slow
 def test_the_longest_text_takes_no_longer_than_many_short_ones(text: str, shown: str) -> None:
     """An asker may write it, as a name that nothing has. If each part of it was searched from its start to the end of
     all, it would take hours."""

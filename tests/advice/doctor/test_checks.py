@@ -288,6 +288,7 @@ CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
 
 
 @pytest.mark.parametrize(("name", "wrong", "near"), CASES)
+@pytest.mark.slow
 def test_found_and_nearly(name: str, wrong: ClusterFacts, near: ClusterFacts) -> None:
     assert name in {one.id for one in examine(wrong)}
     assert name not in {one.id for one in examine(near)}
@@ -348,6 +349,7 @@ def test_a_node_without_gpus_has_one_cause(seen: ClusterFacts) -> None:
 
 
 @pytest.mark.parametrize("field", LISTS)
+@pytest.mark.slow
 def test_what_was_not_read_is_not_judged(field: str) -> None:
     """Whatever else there is: a check that needs the list is silent, and no other one falls over it."""
     for _, wrong, _ in CASES:

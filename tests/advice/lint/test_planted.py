@@ -101,6 +101,7 @@ FOUND_IN_RIGHT = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+@pytest.mark.slow
 def test_is_found_in_each_kind(rule: Rule) -> None:
     excused, _ = NOT_FOUND.get(rule.id, (set(), ""))
     assert {kind for kind in ALL if found(rule, kind, rule.bad)} == ALL - excused

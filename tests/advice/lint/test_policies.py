@@ -123,6 +123,7 @@ def examples(rule: Rule) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]
         yield from ((whole, namespaces(wholes, whole)) for whole in wholes if is_matched(POLICIES[rule.id], whole))
 
 
+@pytest.mark.slow
 def test_no_expression_needs_a_newer_kubernetes_than_its_policies() -> None:
     made = policies(RULES, ())
     assert not re.findall(rf"\b(?:{'|'.join(NEWER)})\(", made)
@@ -135,6 +136,7 @@ def test_each_rule_is_a_policy_or_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("rule", WITH_POLICY, ids=lambda rule: rule.id)
+@pytest.mark.slow
 def test_a_policy_finds_what_its_rule_finds(rule: Rule) -> None:
     found = [checked(rule, whole, beside) for whole, beside in examples(rule)]
     assert set(found) == {False, True}
@@ -226,6 +228,7 @@ def test_in_every_kind(rule: Rule) -> None:
             checked(rule, placed(pod, holder))
 
 
+@pytest.mark.slow
 def test_a_large_object_is_within_the_cost_limit() -> None:
     variables = [{"name": f"NCCL_VARIABLE_{i}", "value": "some value"} for i in range(30)]
     container = {

@@ -209,6 +209,7 @@ def outcome(text: str, edits: tuple[Edit, ...]) -> str:
         return "refused"
 
 
+@pytest.mark.slow
 def test_a_word_in_place_of_another_is_what_the_proof_would_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     dice, cases = random.Random(3), []
     texts = [(text, yaml.load(text, Loader)) for text in ODD]

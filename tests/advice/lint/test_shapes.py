@@ -351,6 +351,7 @@ spec:
         (WRAPPED, {"G31 spec.components[0].template.spec.ttlSecondsAfterFinished 11"}),
     ],
 )
+@pytest.mark.slow
 def test_findings_are_at_their_places(text: str, expected: set[str]) -> None:
     found = [one for one in findings(text) if one.rule != "G44"]
     assert {f"{one.rule} {one.path} {one.line}" for one in found} == expected

@@ -56,6 +56,7 @@ def with_one(path: tuple[str, ...], value: Any) -> str:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=".".join)
+@pytest.mark.slow
 def test_each_field_is_converted_or_reported(path: tuple[str, ...]) -> None:
     shown = f"spec.{'.'.join(path)}"
     tried = [LEAVES[path], not LEAVES[path]] if isinstance(LEAVES[path], bool) else [LEAVES[path]]

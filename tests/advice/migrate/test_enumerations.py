@@ -43,6 +43,7 @@ MARKS = [(dialect, name) for dialect, of in NAMES.items() for name in of["marks"
 
 @pytest.mark.parametrize("place", ["labels", "annotations"])
 @pytest.mark.parametrize(("dialect", "name"), MARKS)
+@pytest.mark.slow
 def test_marks(dialect: str, name: str, place: str) -> None:
     scheduler = NAMES[dialect]["scheduler"]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", place: {name: "x"}}}
@@ -83,6 +84,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize("targets", [(), NATIVE], ids=["", "native"])
 @pytest.mark.parametrize(("kind", "name"), cases())
+@pytest.mark.slow
 def test_a_field_is_in_the_result_or_reported(
     kind: dict[str, Any], name: str, targets: tuple[MigrationTarget, ...]
 ) -> None:

@@ -44,6 +44,7 @@ def keys(field: Field) -> list[Field]:
 
 @pytest.mark.parametrize("targets", TARGETS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_twice_changes_nothing_more(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     once = migrated(text_of(name), *targets)
     twice = migrated(once.text, *targets)
@@ -54,6 +55,7 @@ def test_twice_changes_nothing_more(name: str, targets: tuple[MigrationTarget, .
 
 @pytest.mark.parametrize("targets", TARGETS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_remaining_fields_are_reported(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     found = migrated(text_of(name), *targets)
     reported = {(one.object, one.path) for one in found.notes if one.outcome is not MigrationOutcome.CHANGED}

@@ -43,6 +43,7 @@ def combinations(found: ServePlan) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"])
 @pytest.mark.parametrize("rate", [0.01, 3.0, 40.0])
+@pytest.mark.slow
 def test_a_plan_holds_what_is_wanted(model: str, rate: float) -> None:
     asked = question(model, rate=rate, offers=(offer("H200-SXM5", 16, 8, 5_000_000),))
     found = plan(asked)

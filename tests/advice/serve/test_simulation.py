@@ -94,6 +94,7 @@ class Steps:
 
 
 @pytest.mark.parametrize(("rate", "most"), [(21, 20), (25, 25)])
+@pytest.mark.slow
 def test_a_difference_of_a_tenth_is_ignored_as_by_an_autoscaler(rate: int, most: int) -> None:
     trace = traced([n / rate for n in range(rate * 200)], 10, 101)
     limits = ReplicaLimits(sequences=4, tokens=1e9, budget=1000, part=0.5, computed=1.0)
@@ -121,6 +122,7 @@ def test_prefill_and_decode_scale_on_their_own_and_the_hand_over_takes_its_time(
     assert slow.ttft_ms.p50 > fixed.ttft_ms.p50 + 500
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_together_have_no_more_gpus_than_there_are() -> None:
     trace = traced([n / 60 for n in range(12_000)], prompt=3000, output=300)
     question = asked(trace, DISAGGREGATED, ttft_ms=3000, rate=2.0, offers=(GpuOffer(GPU, 1, 8),))

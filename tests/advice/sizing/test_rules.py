@@ -81,6 +81,7 @@ SWINGS = {**QUIET, "sm": 350, "nvlink_tx": 20_000_000_000}
     st.sampled_from([H100, A100, L4, T4, "unknown"]), st.integers(1, 90_000), st.integers(1, 4),
     st.sampled_from(["", *sorted(SERVING)]), st.sampled_from([QUIET, SWINGS]),
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_service_with_a_high_p95_keeps_its_size(
     use: list[tuple[int, int]], model: str, peak_mib: int, number: int, kind: str, activity: dict[str, int]
 ) -> None:

@@ -75,6 +75,7 @@ def test_all_places_of_gpus_in_mig_mode_and_the_others_whole_are_offered(machine
 
 
 @pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100"], indirect=True)
+@pytest.mark.slow
 def test_an_instance_is_made_at_its_place_and_destroyed(machine: Machine) -> None:
     name = small(machine, 1, 3)
     machine.prepare("a", name, "gpu-4")

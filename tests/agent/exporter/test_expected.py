@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from dovetail.agent.exporter.expected import AGAIN_S, ExpectedGpus
 
 
 @given(st.lists(st.lists(st.integers(0, 16), max_size=5), max_size=5))
+@pytest.mark.slow
 def test_it_is_the_most_that_was_seen_over_all_restarts(processes: list[list[int]]) -> None:
     with TemporaryDirectory() as folder:
         most = 0

@@ -87,6 +87,7 @@ async def place(standin: MakeStandin, tmp_path: Path) -> AsyncIterator[Place]:
         await playground.stop()
 
 
+@pytest.mark.slow
 async def test_an_xid_is_counted_and_stays_counted_over_a_restart(place: Place) -> None:
     count = len(place.standin.description.gpus)
     async with place.agent():

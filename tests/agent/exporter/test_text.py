@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,6 +26,7 @@ def printable(text: str) -> str:
 
 
 @given(_SERIES)
+@pytest.mark.slow
 def test_what_is_written_is_read_back(series: list[tuple[int, str, dict[str, float]]]) -> None:
     writer = Writer(table()[name] for name in _NAMES)
     all_series = [Series(labels_of((("gpu", str(gpu)), ("pod", pod))), values) for gpu, pod, values in series]

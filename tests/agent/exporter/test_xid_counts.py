@@ -54,6 +54,7 @@ def test_the_window_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @given(st.lists(st.tuples(st.sampled_from(["GPU-1", "GPU-2"]), st.integers(1, 200), st.booleans()), max_size=15))
+@pytest.mark.slow
 def test_no_count_goes_back_over_a_restart(steps: list[tuple[str, int, bool]]) -> None:
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name) / "xids.json"

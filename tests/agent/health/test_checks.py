@@ -140,6 +140,7 @@ def test_gpus_that_are_missing_are_a_finding_about_the_node() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), max_size=40))
+@pytest.mark.slow
 def test_history_stays_bounded_and_no_reading_is_too_odd(steps: list[tuple[int, int]]) -> None:
     """Readings may repeat, and counters go back."""
     checks, now_s = Checks(), 0.0

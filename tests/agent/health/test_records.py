@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def test_a_finding_that_lasts_is_reported_once_and_a_new_count_of_gpus_is_a_new_
 
 
 @given(st.lists(STEPS, max_size=30), st.booleans())
+@pytest.mark.slow
 def test_a_record_makes_only_the_steps_of_the_table(steps: list[Any], tests: bool) -> None:
     """And passes only after a clean period since its last error, without a finding, and after the test."""
     leave = Exit(CLEAN_MS, tests)

@@ -170,6 +170,7 @@ async def test_a_fence_stays_until_all_containers_of_the_pod_are_served(place: P
 
 
 @pytest.mark.parametrize("end", ["ended", "another", "time"])
+@pytest.mark.slow
 async def test_a_fence_is_removed_without_the_pod(place: Path, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if end == "time":
         monkeypatch.setattr(module, "_UP_FOR_S", 0.2)

@@ -86,6 +86,7 @@ async def test_the_kubelet_does_not_settle_before_it_shows_a_running_pod(place: 
         await until(lambda: one.settled)
 
 
+@pytest.mark.slow
 async def test_the_wait_for_pods_that_are_never_shown_ends_and_the_log_names_them(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

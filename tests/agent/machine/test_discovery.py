@@ -67,6 +67,7 @@ def description(host: Host) -> Description:
 
 
 @pytest.mark.parametrize("name", sorted(HOSTS))
+@pytest.mark.slow
 def test_the_scheduler_reads_the_discovered_wiring(standin: Machine, name: str) -> None:
     host = look(standin(name))
     found = description(host)
@@ -84,6 +85,7 @@ def test_the_scheduler_reads_the_discovered_wiring(standin: Machine, name: str) 
 
 
 @pytest.mark.parametrize(("name", "sample"), SAMPLE_OF.items())
+@pytest.mark.slow
 def test_the_wiring_equals_that_of_nvidia_smi(standin: Machine, name: str, sample: str) -> None:
     host = look(standin(name))
     shown = nvidia_smi.parse((WIRINGS / sample).read_text())
@@ -109,6 +111,7 @@ def test_the_wiring_equals_that_of_nvidia_smi(standin: Machine, name: str, sampl
         ("gb200-nvl72", "NVIDIA-GB200", "GB200 NVL"),
     ],
 )
+@pytest.mark.slow
 def test_the_assumed_layout_of_a_product_equals_the_discovered_one(
     standin: Machine, name: str, product: str, machine: str
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_machine_that_lacks_nothing_and_one_that_is_not_examined(standin: Mach
         (OPEN, "unknown", "", ""),
     ],
 )
+@pytest.mark.slow
 def test_without_a_module_the_driver_and_the_kernel_decide(
     standin: Machine, driver: str, kernel: str, file: str, value: str
 ) -> None:
@@ -98,6 +99,7 @@ def test_the_older_module_is_as_good(standin: Machine) -> None:
 
 
 @pytest.mark.parametrize(("control", "redirects"), [(0x1D, True), (4, True), (8, True), (0x20, True), (0x53, False)])
+@pytest.mark.slow
 def test_acs_counts_on_the_bridges_between_a_gpu_and_an_hca_alone(
     standin: Machine, control: int, redirects: bool
 ) -> None:
@@ -137,6 +139,7 @@ def test_bridges_follow_from_the_level() -> None:
 @pytest.mark.parametrize(
     ("kind", "translates"), [("DMA", True), ("DMA-FQ", True), ("identity", False), ("auto", False)]
 )
+@pytest.mark.slow
 def test_the_iommu_of_an_hca_is_in_passthrough(standin: Machine, kind: str, translates: bool) -> None:
     machine = standin("dgx-h100")
     hca = hcas_of(machine)[0]
@@ -214,6 +217,7 @@ MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
         ("InfiniBand", ["fe80:0000:0000:0000:0ac0:ebff:fe9a:1f00"], ""),
     ],
 )
+@pytest.mark.slow
 def test_a_roce_nic_needs_an_address(standin: Machine, layer: str, gids: list[str | None], value: str) -> None:
     machine = standin("dgx-h100")
     hca = hcas_of(machine)[0]

@@ -250,6 +250,7 @@ async def test_what_only_the_driver_knows_to_be_in_use_is_made_good_again(node: 
     assert here.division() == before
 
 
+@pytest.mark.slow
 async def test_a_mode_that_waits_for_a_reset_leaves_everything_as_it_was(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
     # A process that no list of processes shows, such as a monitoring daemon.
@@ -273,6 +274,7 @@ async def test_a_mode_that_waits_for_a_reset_leaves_everything_as_it_was(node: C
     assert here.machine.mig_mode(0) == (True, True), "the other mode is not asked for any more"
 
 
+@pytest.mark.slow
 async def test_after_a_reboot_the_layout_is_made_anew(node: Callable[..., Node]) -> None:
     here = node("dgx-h100")
     await here.manager.apply(NamedLayout("all-balanced"))

@@ -120,6 +120,7 @@ def unprefixed_labels(host: Host, config: Config | None = None, **rest: Any) -> 
 
 
 @pytest.mark.parametrize("host", MACHINES)
+@pytest.mark.slow
 def test_a_machine_has_these_labels_and_the_scheduler_reads_them(host: str, standin: Make) -> None:
     machine = standin(host)
     sysfs = Sysfs(machine.sysfs, machine.proc)

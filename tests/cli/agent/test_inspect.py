@@ -36,6 +36,7 @@ def section(text: str, title: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", sorted(HOSTS))
+@pytest.mark.slow
 def test_every_machine_is_printed_whole(standin: Machine, name: str) -> None:
     machine = standin(name)
     done = inspect(machine, "--node", "gpu-1")

@@ -396,6 +396,7 @@ async def test_a_healthy_cluster_as_people_see_it(playground: Playground, tmp_pa
 
 
 @pytest.mark.parametrize("field", LISTS)
+@pytest.mark.slow
 async def test_a_forbidden_list_leaves_out_what_needs_it(playground: Playground, tmp_path: Path, field: str) -> None:
     playground.put(node())
     plural = LISTS[field].request.resource.plural

@@ -70,6 +70,7 @@ def test_the_plan_has_the_groups_of_each_level(cluster: CommandCluster) -> None:
     assert cluster.names("jobs.batch") == []
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_found_marked_and_avoided(cluster: CommandCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     write(monkeypatch, "n1")
     result = cluster.run("fabric", "measure", *IMAGE, "--level", RACK, "--write", "-e", "A=b", "--", "all_reduce_perf")

@@ -111,6 +111,7 @@ def test_each_option_of_serving_does_something(arguments: list[str], changed: li
         (["--sequence-parallel"], "activations"),
     ],
 )
+@pytest.mark.slow
 def test_each_option_of_training_does_something(arguments: list[str], changed: str) -> None:
     base = ["llama-3.2-1b", "--train", "full", "--gpus", "8", "--tp", "2"]
     assert answer(*base)["parts"][changed] != answer(*base, *arguments)["parts"][changed]

@@ -101,6 +101,7 @@ def test_a_trace_has_the_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("line", "kinds", "pods"), WRITTEN)
+@pytest.mark.slow
 def test_objects_pass_the_linter_and_are_placed(line: str, kinds: str, pods: int, tmp_path: Path) -> None:
     result = run(*line.split(), *REQUESTS, *HOPPER, "-o", "yaml")
     assert result.exit_code == 0, result.output
@@ -188,6 +189,7 @@ def test_the_orchestrator_has_the_names_of_its_servers() -> None:
          "objects for TensorRT-LLM on several nodes are not written"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_bad_input(line: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "holes.csv").write_text("ContextTokens,GeneratedTokens\n5,5\n5,\n")
     monkeypatch.chdir(tmp_path)

@@ -161,6 +161,7 @@ def test_pods_of_a_list_come_and_go_at_a_load() -> None:
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.slow
 def test_several_policies_share_a_picture(files: Path) -> None:
     line = "--nodes 1x8 --jobs teams.csv --policy fifo --policy las --queues-by vc --plot both.png"
     assert simulate(line).exit_code == 0
@@ -184,6 +185,7 @@ def test_manifests_show_placements_and_reasons_of_waiting_pods() -> None:
 @pytest.mark.parametrize(
     "line", ["--nodes nodes.csv --pods pods.csv", "--nodes 1x8 --jobs jobs.csv --vc x", "cluster.yaml"]
 )
+@pytest.mark.slow
 def test_a_picture_is_drawn_beside_the_table(line: str, files: Path) -> None:
     result = simulate(f"{line} --plot out.png")
     assert result.exit_code == 0, result.output
@@ -225,6 +227,7 @@ WRONG = [
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("line", "message"), WRONG)
+@pytest.mark.slow
 def test_wrong_usage_names_the_valid_combinations(line: str, message: str) -> None:
     result = simulate(line)
     assert result.exit_code == 2

@@ -93,6 +93,7 @@ async def test_rows_come_change_and_go_and_the_selection_stays_on_its_row(tmp_pa
         assert seen.selected == "ml/c" and "Waiting" in seen.text()
 
 
+@pytest.mark.slow
 async def test_the_page_of_a_job_follows_it(tmp_path: Path) -> None:
     found = Changing(tmp_path, [node("g1"), pod("a", {GPU: "1"}, "g1"), pod("b", {GPU: "16"})])
     async with screen(found, every_s=0.02) as seen:
@@ -122,6 +123,7 @@ async def test_rows_stay_while_the_cluster_cannot_be_read_and_show_their_age(
         await seen.until(lambda: not seen.line("fault"))
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_cannot_be_read_at_first(tmp_path: Path) -> None:
     found = Changing(tmp_path, cluster())
     found.down = True

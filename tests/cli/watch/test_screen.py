@@ -25,6 +25,7 @@ def words(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("key", "name"), [("1", "jobs"), ("2", "queue"), ("3", "nodes")])
+@pytest.mark.slow
 async def test_a_list_has_the_rows_and_columns_of_the_command(file: str, key: str, name: str) -> None:
     async with screen(watched(file), size=(400, 30)) as seen:
         await seen.press(key)

@@ -26,6 +26,7 @@ def busy(market: Market, chance: random.Random, number: int, planes: str, **more
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow
 def test_a_request_for_all_devices_is_active_within_the_longest_lease_of_its_reservation(seed: int) -> None:
     market, chance = Market(*nodes(2)), random.Random(seed)
     for name in "abc":

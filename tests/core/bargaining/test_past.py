@@ -83,6 +83,7 @@ RECORDED_AND_READ = [(r, at) for at in (2, 4, 6, 8) for r in (0, 1, 3, 5, 7) if 
 
 @pytest.mark.parametrize(("recorded", "read"), RECORDED_AND_READ)
 @pytest.mark.parametrize("pods_first", [True, False])
+@pytest.mark.slow
 def test_a_lease_is_charged_whole_whatever_ran_in_it_and_whenever_a_process_began(
     recorded: int, read: int, pods_first: bool
 ) -> None:

@@ -194,6 +194,7 @@ def instances(draw: st.DrawFn) -> list[Pod]:
 
 @settings(max_examples=60 * BREADTH, deadline=None)
 @given(instances(), st.lists(st.integers(0, 6), max_size=4))
+@pytest.mark.slow
 def test_no_allowed_set_of_awake_instances_needs_more_than_there_is_and_none_with_room_is_refused(
     pods: list[Pod], leave: list[int]
 ) -> None:

@@ -461,6 +461,7 @@ Machine.TestCase.settings = settings(max_examples=30 * BREADTH, stateful_step_co
 TestClusterMachine = pytest.mark.slow(Machine.TestCase)
 
 
+@pytest.mark.slow
 def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_room_for() -> None:
     state = State(Policy(fabric=FABRIC))
     shape = Request(((GPU, 2),))

@@ -197,6 +197,7 @@ def test_the_books_do_not_depend_on_what_is_listed_first(scene: tuple[str, list[
 
 
 @given(scenes(), st.integers(0, 2**32))
+@pytest.mark.slow
 def test_named_devices_are_with_the_pod_that_names_them(scene: tuple[str, list[Held]], seed: int) -> None:
     node, held = NODES[scene[0]], scene[1]
     order = random.Random(seed)
@@ -260,6 +261,7 @@ CONFLICTS = [
 
 @pytest.mark.parametrize("asked", CONFLICTS)
 @pytest.mark.parametrize("kind", ["counted", "wired", "best-effort"])
+@pytest.mark.slow
 def test_names_that_cannot_be_true_take_nothing_from_those_that_can(
     asked: list[tuple[str, int, tuple[int, ...] | None]], kind: str
 ) -> None:

@@ -90,6 +90,7 @@ def test_every_set_has_the_bandwidth_of_its_best_ring(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_the_chosen_set_is_the_best_of_all_and_leaves_the_best_behind(seed: int) -> None:
     wired = drawn(seed, 6)
     table = choices(wired)
@@ -195,6 +196,7 @@ def test_gpus_near_their_nics_come_first_where_all_else_is_equal() -> None:
     assert choices(wired).choose(0b1111, 2) == 0b1100
 
 
+@pytest.mark.slow
 def test_sixteen_gpus_are_worked_out_and_more_are_not() -> None:
     table = choices(layout([0] * 8 + [1] * 8, full(16, 6)))
     assert table.choose(0xFFFF, 8) in (0x00FF, 0xFF00)

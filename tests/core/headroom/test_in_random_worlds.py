@@ -36,6 +36,7 @@ class HeadroomDice(Dice):
 
 
 @pytest.mark.parametrize("seed", [2, 14, 26])
+@pytest.mark.slow
 def test_every_decision_is_the_same_without_remembered_refusals(seed: int) -> None:
     dice = HeadroomDice(seed, ranked=True)
     remembers, forgets = World(POLICY), World(replace(POLICY, remember_refusals=False))
@@ -73,6 +74,7 @@ def _free(world: Lived, lent: bool) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.slow
 def test_as_much_is_kept_as_can_be_and_nobody_is_refused_for_less(seed: int) -> None:
     """Compared with every way to place equal instances of one pod: on each node as many as fit."""
     dice = random.Random(seed)
@@ -102,6 +104,7 @@ def test_as_much_is_kept_as_can_be_and_nobody_is_refused_for_less(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.slow
 def test_hours_of_scaling_up_and_down_keep_each_promise_and_evict_no_more_than_they_need(seed: int) -> None:
     dice, world = random.Random(seed), _world(4, 20)
     world.submit(_instance("llama", 4, 2))

@@ -153,6 +153,7 @@ GPU_CLASS = "gpu"
 
 
 @pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.slow
 def test_in_clusters_where_anything_changes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     audit, chaos = Audit(monkeypatch), Chaos(seed)
     kept = 0

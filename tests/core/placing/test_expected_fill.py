@@ -314,6 +314,7 @@ def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
 
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_the_tables_are_the_recursion(seed: int) -> None:
     chance = random.Random(seed)
     classes = [

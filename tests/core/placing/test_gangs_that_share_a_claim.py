@@ -54,6 +54,7 @@ def test_they_go_to_a_node_that_takes_them_all() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.slow
 def test_they_start_where_there_is_such_a_node_and_nowhere_else(seed: int) -> None:
     dice = random.Random(seed)
     nodes = range(dice.randint(1, 4))

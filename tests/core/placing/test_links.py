@@ -210,6 +210,7 @@ def linked(layout: Layout, gpus: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.slow
 def test_nodes_with_linked_gpus_free_are_found_and_such_gpus_are_allocated(seed: int) -> None:
     chance = random.Random(seed)
     layouts: dict[str, Layout] = {}

@@ -61,6 +61,7 @@ def drawn(dice: random.Random) -> Driven:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_the_ring_of_ranks_crosses_as_few_borders_as_any_order_of_the_pods(seed: int) -> None:
     dice = random.Random(seed)
     driven = drawn(dice)
@@ -74,6 +75,7 @@ def test_the_ring_of_ranks_crosses_as_few_borders_as_any_order_of_the_pods(seed:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_a_master_of_its_own_sub_gang_stands_beside_the_first_workers(seed: int) -> None:
     dice = random.Random(seed)
     driven = drawn(dice)
@@ -120,6 +122,7 @@ def test_a_rank_is_what_the_controller_states(ordinals: list[tuple[int, ...]], r
 
 
 @pytest.mark.parametrize("count", [2, 1000])
+@pytest.mark.slow
 def test_an_index_that_two_pods_have_makes_no_two_equal_ranks(count: int) -> None:
     """As of two Jobs in one PodGroup, or where a user wrote the labels."""
     driven = Driven(*[gpu_node(f"n{i}", 2) for i in range(count)])
@@ -141,6 +144,7 @@ def repelling(uid: str, node: str, role: str, key: str) -> ev.Event:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_pods_that_peers_treat_differently_are_not_exchanged(seed: int) -> None:
     """Those of one role are in order among themselves, and no other pod's rule is broken for it."""
     dice = random.Random(seed)

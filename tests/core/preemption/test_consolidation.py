@@ -124,6 +124,7 @@ def test_without_the_option_nobody_moves() -> None:
         (SAVES, {"device_claims": ("ns/claim",)}, False),
     ],
 )
+@pytest.mark.slow
 def test_the_moved_pods(work: Work, more: dict[str, object], moves: bool) -> None:
     world = asks(in_pieces(work, **more))
     assert ("w" in world.running) == moves

@@ -216,6 +216,7 @@ def test_an_eviction_that_is_never_heard_of_again_ends() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_over_hours_nothing_moves_in_circles(seed: int) -> None:
     """Maintenances begin and end on several nodes beside a stream of jobs, of which some must not be preempted."""
     dice = random.Random(seed)

@@ -58,6 +58,7 @@ def due_of(queues: list[Queue], name: str, pods: list[tuple[str, int]], gpus: in
 
 
 @pytest.mark.parametrize("chunk", seeds(2))
+@pytest.mark.slow
 def test_twice_the_weight_is_never_due_less(chunk: int) -> None:
     """Parts are whole GPUs, so that one may be lost to rounding."""
     more = 0

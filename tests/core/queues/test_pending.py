@@ -198,6 +198,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_a_guarantee_is_released_however_gpus_are_asked_for(way: str) -> None:
     """Two GPUs, all of them lent; half of them are guaranteed to a queue that comes back for them."""
     events, ask, fill, milli = WAYS[way]

@@ -149,6 +149,7 @@ def test_what_was_lived_through_is_what_is_read_at_every_level(chunk: int) -> No
     assert compared > 40
 
 
+@pytest.mark.slow
 def test_a_checkpoint_continues_equally() -> None:
     """A checkpoint has all that late charges go by."""
     for seed in range(10):

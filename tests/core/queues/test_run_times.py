@@ -112,6 +112,7 @@ runs = st.lists(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(runs, runs, st.integers(-3, 60))
+@pytest.mark.slow
 def test_what_was_written_down_goes_on_as_if_nothing_had_happened(
     before: list[tuple[str, str, int]], after: list[tuple[str, str, int]], ran_ms: int
 ) -> None:

@@ -51,6 +51,7 @@ def capacity(nodes: list[Node]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.slow
 def test_every_node_counts_as_if_it_were_alone(backwards: bool) -> None:
     nodes = kinds()
     alone: Counter[str] = Counter()

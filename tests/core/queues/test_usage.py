@@ -69,6 +69,7 @@ def test_a_moment_is_charged_as_it_is_however_long_the_half_life() -> None:
 
 @MODEST
 @given(half_lives, steps)
+@pytest.mark.slow
 def test_the_ledger_is_the_integral(half_life_ms: int, reported: Steps) -> None:
     ledger, now_ms = driven(half_life_ms, reported)
     want, elapsed_ms = Decimal(0), 0
@@ -83,6 +84,7 @@ def test_the_ledger_is_the_integral(half_life_ms: int, reported: Steps) -> None:
 
 @MODEST
 @given(half_lives, steps, st.lists(times, max_size=8))
+@pytest.mark.slow
 def test_settling_on_the_way_changes_no_more_than_a_unit_each_time(
     half_life_ms: int, reported: Steps, stops: list[int]
 ) -> None:
@@ -99,6 +101,7 @@ def test_settling_on_the_way_changes_no_more_than_a_unit_each_time(
 
 @MODEST
 @given(half_lives, steps, times)
+@pytest.mark.slow
 def test_settling_twice_is_settling_once_and_looking_changes_nothing(
     half_life_ms: int, reported: Steps, later_ms: int
 ) -> None:
@@ -115,6 +118,7 @@ def test_settling_twice_is_settling_once_and_looking_changes_nothing(
 
 @MODEST
 @given(half_lives, steps, times)
+@pytest.mark.slow
 def test_a_restart_from_what_was_written_down_goes_on_exactly(
     half_life_ms: int, reported: Steps, later_ms: int
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_rest_of_a_gang_goes_after_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("after_ms", [0, SECOND_MS, MINUTE_MS, BACKOFF_MS])
+@pytest.mark.slow
 def test_nobody_goes_while_the_owner_replaces_a_pod(after_ms: int) -> None:
     world = world_of(owner="job")
     for _ in range(6):

@@ -24,6 +24,7 @@ def drawn(dice: random.Random, uid: str) -> Pod:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.slow
 def test_a_roster_knows_of_its_gangs_what_their_pods_declare(seed: int) -> None:
     dice = random.Random(seed)
     cluster = Cluster(Tightest())

@@ -92,6 +92,7 @@ def test_a_second_writer_is_refused_while_the_first_one_runs(path: Path) -> None
 
 
 @pytest.mark.parametrize("page", range(2, 20))
+@pytest.mark.slow
 def test_a_file_with_a_damaged_page_is_refused_by_the_writer(path: Path, page: int) -> None:
     with path.open("r+b") as file:
         file.seek(4096 * (page - 1))

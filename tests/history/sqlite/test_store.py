@@ -171,6 +171,7 @@ def test_use_is_summed_by_pod(
 
 @settings(max_examples=40)
 @given(st.lists(USES, max_size=30), st.integers(0, 5), st.integers(0, 5))
+@pytest.mark.slow
 def test_old_hours_are_added_up_to_days_and_old_days_dropped(
     tmp_path_factory: pytest.TempPathFactory, hours: list[UseHour], hours_days: int, more: int
 ) -> None:

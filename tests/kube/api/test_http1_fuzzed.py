@@ -288,6 +288,7 @@ def test_a_damaged_watch_ends_and_reports_it(start: int, length: int, instead: b
 
 @settings(max_examples=40, deadline=None)
 @given(damaged(), st.sets(st.integers(1, 200), max_size=3))
+@pytest.mark.slow
 def test_a_damaged_watch_of_another_kind(wire: bytes, cuts: set[int]) -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

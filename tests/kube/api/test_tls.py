@@ -81,6 +81,7 @@ async def identify(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.slow
 def test_both_sides_show_certificates(cluster: Cluster, run: Callable[..., None]) -> None:
     async def main() -> None:
         async with serve_raw(identify, ssl=cluster.tls) as url:

@@ -36,6 +36,7 @@ def flat(found: list[SeriesValues]) -> dict[tuple[str, frozenset[tuple[str, str]
 
 
 @given(st.lists(lines, max_size=8))
+@pytest.mark.slow
 def test_it_reads_what_prometheus_client_reads(written_lines: list[tuple[str, dict[str, str], float, str]]) -> None:
     text = "# HELP x A {} 1\n# TYPE x gauge\n" + "".join(written(*line) for line in written_lines)
     expected = {

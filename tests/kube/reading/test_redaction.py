@@ -53,6 +53,7 @@ def named(names: dict[str, str], text: str) -> str:
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=2, max_size=6), st.sampled_from(["-", "."]))
+@pytest.mark.slow
 def test_pseudonyms_have_the_order_of_the_names(pairs: list[tuple[list[str], list[str]]], separator: str) -> None:
     keys = [(separator.join(first), separator.join(second)) for first, second in pairs]
     result = redacted(pod(*key) for key in keys)

@@ -78,6 +78,7 @@ def test_an_action_is_read_as_it_was_meant(action: LeaseAction) -> None:
 
 
 @given(st.lists(alternatives(), min_size=1, max_size=3))
+@pytest.mark.slow
 def test_offers_are_read_as_they_were_made_but_for_their_devices(offered: list[LeaseAlternative]) -> None:
     offers = tuple([Offer(f"ns/one.1.{n}", n == 0, one, START_MS, why="w" * n) for n, one in enumerate(offered)])
     document = lease_documents.offered(MakeOffers("ns/one", offers, START_MS + 15_000, 1), 1)

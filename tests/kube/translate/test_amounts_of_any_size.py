@@ -114,6 +114,7 @@ def claiming(name: str, **request: Any) -> list[Object]:
     ])]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_pool_stays_usable_whatever_its_devices_state_of_themselves(tmp_path: Path) -> None:
     for size in SIZES:
         state = reported(tmp_path, node(), *device_pool(str(size), str(size)), *claiming("p"))
@@ -252,6 +253,7 @@ def test_nothing_overflows_whatever_objects_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_commands_show_whatever_objects_state(tmp_path: Path, seed: int) -> None:
     file = tmp_path / "objects.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": Dice(seed).objects()}))

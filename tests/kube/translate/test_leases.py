@@ -97,12 +97,14 @@ def lease_of(document: dict[str, Any], **status: Any) -> wire.GPULease:
 
 
 @given(live_leases())
+@pytest.mark.slow
 def test_a_lease_that_is_written_and_read_again_is_equal(lease: GpuLease) -> None:
     found = lease_of(lease_documents.lease_object(lease), **lease_documents.lease_status(lease))
     assert leases.lease(found) == (lease, None)
 
 
 @given(alternatives())
+@pytest.mark.slow
 def test_an_alternative_that_is_offered_can_be_asked_for(one: LeaseAlternative) -> None:
     document = lease_documents.alternative_document(one)
     problems: list[Any] = []

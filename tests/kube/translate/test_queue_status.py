@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ amounts = st.dictionaries(
 
 @given(whole, st.integers(0, 10**9), st.dictionaries(st.integers(0, 40_000), whole),
        named, named, st.integers(0, 4 * 10**12))  # fmt: skip
+@pytest.mark.slow
 def test_the_usage_that_is_written_is_the_usage_that_is_read(
     used: int, rate: int, days: dict[int, int], users: dict[str, int], jobs: dict[str, int], as_of_ms: int
 ) -> None:

@@ -109,6 +109,7 @@ CONTAINERS = st.lists(st.tuples(SETS, SETS, STATUS, STATUS, st.booleans()), max_
 
 
 @given(CONTAINERS, CONTAINERS, SETS, SETS, STATUS, STATUS, SETS, st.booleans())
+@pytest.mark.slow
 def test_agrees_with_the_upstream_algorithm_written_down_literally(
     main: list[Any], init: list[Any], pod_requests: dict[str, Any], pod_limits: dict[str, Any],
     pod_allocated: dict[str, Any] | None, pod_in_force: dict[str, Any] | None, overhead: dict[str, Any],

@@ -6,6 +6,7 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
+import pytest
 
 from dovetail.core.bounded_cache import Remembered, same
 from dovetail.core.model import GPU
@@ -140,6 +141,7 @@ def test_jobs_that_are_over_are_forgotten_where_others_had_more() -> None:
     assert len(past) <= 2 * JOBS_KEPT and past[0][0] == "job-4999"
 
 
+@pytest.mark.slow
 def test_the_next_user_is_the_one_that_used_least() -> None:
     shares, random = shares_of("q"), Random(7)
     order, now_ms = QueueOrder(shares, State().workloads, State().requests), 0

@@ -132,6 +132,7 @@ def test_other_functions_wait_while_one_moves() -> None:
 
 
 @pytest.mark.parametrize(("budget", "most"), [("20%", 4), ("3", 3), ("1%", 1)])
+@pytest.mark.slow
 def test_first_the_canary_then_the_budget(budget: str, most: int) -> None:
     of = world([shapes.OPERANDS["device-plugin"]], 20)
     wants = spec("device-plugin", maxNodes=budget, maxGpus="100%")
@@ -199,6 +200,7 @@ AMOUNTS = st.sampled_from(("0", "1", "2", "5", "30%", "60%"))
 
 @settings(max_examples=60)
 @given(FLEET, st.sets(st.integers(0, 6)), AMOUNTS, AMOUNTS, st.integers(1, 2), st.integers(0, 2))
+@pytest.mark.slow
 def test_takeovers_rollouts_and_drains_together_never_exceed_a_budget(
     drawn: list[FleetNode], rolled: set[int], max_nodes: str, max_gpus: str, per_rack: int, canaries: int
 ) -> None:

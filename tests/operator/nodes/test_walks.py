@@ -58,6 +58,7 @@ async def test_a_node_walks_from_nothing_to_validated(world: WalkedWorld) -> Non
         assert world.walks.waits() == ""
 
 
+@pytest.mark.slow
 async def test_nothing_is_written_in_a_day_in_which_nothing_changes(world: WalkedWorld) -> None:
     world.working()
     world.node("gpu-2")

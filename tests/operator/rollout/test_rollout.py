@@ -341,6 +341,7 @@ def test_every_state_is_reached_and_only_done_has_no_way_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.slow
 def test_killed_at_any_write_the_end_is_the_same_and_no_job_is_cut(seed: int) -> None:
     """Jobs come and go on nodes that are not in maintenance; the process is killed at every third pass."""
     dice = random.Random(seed)

@@ -83,6 +83,7 @@ def test_for_an_hour_the_operator_writes_nothing_while_schedulers_register() -> 
     in_virtual_time(hour)
 
 
+@pytest.mark.slow
 def test_it_is_registered_once_a_scheduler_has_written_its_address() -> None:
     async def work(world: World, found: Views) -> None:
         async with world.operator(desired):
@@ -232,6 +233,7 @@ def test_it_goes_also_while_the_spec_contradicts_itself() -> None:
     in_virtual_time(work)
 
 
+@pytest.mark.slow
 async def test_what_others_change_beside_it_is_restored_and_what_the_scheduler_wrote_stays(world: World) -> None:
     async with world.operator(desired), views(world) as found:
 
@@ -267,6 +269,7 @@ def ends(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["uninstalled", "views off", "scheduler off"])
+@pytest.mark.slow
 async def test_the_api_goes_before_the_pods_that_answer_and_their_address(world: World, way: str) -> None:
     world.stack()
     async with world.operator(desired), views(world) as found:

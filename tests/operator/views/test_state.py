@@ -82,6 +82,7 @@ def test_it_is_due_when_something_happens_without_a_change() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.slow
 def test_whatever_happens_it_changes_a_bounded_number_of_times_an_hour(seed: int) -> None:
     """And while nothing answers it is never there for longer than `UNANSWERED_S`, seen every ten seconds."""
     random_ = random.Random(seed)

@@ -58,6 +58,7 @@ def error_of(arguments: Any) -> ToolError:
 
 
 @pytest.mark.parametrize(("option", "field"), BAD_OPTIONS)
+@pytest.mark.slow
 def test_a_value_beyond_its_bounds_is_named(option: dict[str, Any], field: str) -> None:
     assert error_of({"options": [OPTION, option]}).field == f"options[1].{field}"
     if not isinstance(option.get("gpus"), bool):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ class RandomBroker:
 
 @settings(max_examples=40)
 @given(TASKS, st.integers(0, 10**6), st.sampled_from(["", *sorted(LIARS)]))
+@pytest.mark.slow
 def test_all_work_is_done_under_any_broker(tasks: list[AgentTask], seed: int, kind: str) -> None:
     work = small(*tasks, nodes=(4, 4), agents=3, until_ms=61_000)
     watched = Watched(RandomBroker(work, seed))

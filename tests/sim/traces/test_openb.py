@@ -211,6 +211,7 @@ def test_gzip(tmp_path: Path) -> None:
     assert [node.name for node in read_nodes(file)] == ["a"]
 
 
+@pytest.mark.slow
 def test_gzip_that_is_cut_short_is_refused_with_the_line_reached(tmp_path: Path) -> None:
     file = tmp_path / "list.csv.gz"
     rows = "".join(f"node-{i},{i},{i * i},1,T4\n" for i in range(50_000))

@@ -27,6 +27,7 @@ def members(layer: bytes) -> list[tarfile.TarInfo]:
 
 
 @given(TREES, st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_a_layer_has_every_entry_once_after_its_folder_and_its_order_does_not_count(
     whole: Tree, random: object
 ) -> None:
@@ -44,6 +45,7 @@ def test_a_layer_has_every_entry_once_after_its_folder_and_its_order_does_not_co
 
 
 @given(TREES)
+@pytest.mark.slow
 def test_what_is_read_from_a_layer_is_the_tree(whole: Tree) -> None:
     with tarfile.open(fileobj=io.BytesIO(tree.layer(whole, 0))) as archive:
         back = tree.from_tar(archive)

@@ -18,6 +18,7 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.slow
 def test_every_gpu_and_nic_is_a_pci_device_in_the_tree(standin: MakeStandin, host: str) -> None:
     machine = standin(host)
     devices = machine.sysfs / "bus/pci/devices"
@@ -42,6 +43,7 @@ def test_every_gpu_and_nic_is_a_pci_device_in_the_tree(standin: MakeStandin, hos
 
 
 @pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.slow
 def test_each_cpu_is_on_one_numa_node_and_knows_its_siblings(standin: MakeStandin, host: str) -> None:
     machine = standin(host)
     system = machine.sysfs / "devices/system"

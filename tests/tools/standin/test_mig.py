@@ -115,6 +115,7 @@ def test_each_start_of_the_table_is_taken_and_every_other_refused(standin: MakeS
 
 
 @pytest.mark.parametrize("host", MIG_HOSTS)
+@pytest.mark.slow
 def test_free_placements_follow_the_rules(standin: MakeStandin, host: str) -> None:
     """Random lives of a card: each creation succeeds exactly where the set with it is legal."""
     standin(host)

@@ -70,6 +70,7 @@ CALLS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("rights", LEVELS)
+@pytest.mark.slow
 def test_each_call_requires_its_privilege(
     call: str, rights: str, standin: MakeStandin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def test_right_names_are_left_alone(name: str, suffix: str, seen: bool) -> None:
 
 
 @given(st.sampled_from(_NAMES), st.sampled_from(_SUFFIXES), st.data())
+@pytest.mark.slow
 def test_other_spellings_lead_back(name: str, suffix: str, data: st.DataObject) -> None:
     letters = [data.draw(st.sampled_from((letter.lower(), letter.upper()))) for letter in name]
     spelt = "".join(letters).replace("-", data.draw(st.sampled_from("-_ ")))

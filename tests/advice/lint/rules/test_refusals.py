@@ -112,6 +112,7 @@ def test_a_reason_that_files_show_is_a_finding(reason: Reason, metadata: str) ->
 
 
 @pytest.mark.parametrize("name", TABLE)
+@pytest.mark.slow
 def test_a_value_that_the_scheduler_refuses_is_an_error_with_its_reason(name: str) -> None:
     key, refused = TABLE[name], 0
     for value in (*BAD, *key.examples):

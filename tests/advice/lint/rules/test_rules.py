@@ -16,6 +16,7 @@ _IDS = [rule.id for rule in RULES]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=_IDS)
+@pytest.mark.slow
 def test_finds_what_it_is_for(rule: Rule) -> None:
     reported = list(cases(rule))
     assert {what for what, _ in reported} == {FOUND, NEAR_MISS}

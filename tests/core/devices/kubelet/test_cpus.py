@@ -368,6 +368,7 @@ MACHINES = st.sampled_from([ONE_SOCKET_HT, TWO_SOCKETS_HT, FOUR_NUMA_HT, FOUR_SO
 
 
 @given(MACHINES, st.data())
+@pytest.mark.slow
 def test_hints_are_those_of_the_definition(cpus: tuple[Cpu, ...], data: st.DataObject) -> None:
     by_socket = cpus is not FOUR_SOCKETS_TWO_NUMA_HT and data.draw(st.booleans())
     inventory = cpu_inventory(cpus, *([BY_SOCKET] if by_socket else []))
@@ -382,6 +383,7 @@ def test_hints_are_those_of_the_definition(cpus: tuple[Cpu, ...], data: st.DataO
 
 
 @given(MACHINES, st.data())
+@pytest.mark.slow
 def test_there_is_a_hint_exactly_where_the_cpus_can_be_taken_within_its_nodes(
     cpus: tuple[Cpu, ...], data: st.DataObject
 ) -> None:
@@ -410,6 +412,7 @@ APPS = st.lists(st.tuples(st.just(APP), st.integers(0, 5)), min_size=1, max_size
     st.sampled_from([(), (FULL,), (ACROSS_NUMA,), (FULL, ACROSS_NUMA), ("strict-cpu-reservation",)]),
     st.lists(st.tuples(KINDS, APPS, st.integers(0, 3), st.booleans()), max_size=8),
 )
+@pytest.mark.slow
 def test_no_cpu_is_held_by_two_pods_and_all_come_back(
     options: tuple[str, ...],
     steps: list[tuple[list[tuple[ManagedKind, int]], list[tuple[ManagedKind, int]], int, bool]],

@@ -456,6 +456,7 @@ def crowded(draw: st.DrawFn) -> tuple[Inventory, Holdings]:
 
 
 @given(crowded(), SIZES, st.integers(0, 4))
+@pytest.mark.slow
 def test_hints_are_those_of_the_definition(
     world: tuple[Inventory, Holdings], size: tuple[int, int | None], left: int
 ) -> None:
@@ -472,6 +473,7 @@ def test_hints_are_those_of_the_definition(
 
 
 @given(crowded(), SIZES, st.data())
+@pytest.mark.slow
 def test_a_set_of_nodes_with_a_hint_is_taken_as_it_is_and_a_group_without_one_never(
     world: tuple[Inventory, Holdings], size: tuple[int, int | None], data: st.DataObject
 ) -> None:
@@ -494,6 +496,7 @@ def test_a_set_of_nodes_with_a_hint_is_taken_as_it_is_and_a_group_without_one_ne
 
 
 @given(crowded())
+@pytest.mark.slow
 def test_what_is_taken_is_what_pods_hold_and_all_of_it_comes_back(world: tuple[Inventory, Holdings]) -> None:
     inventory, now = world
     empty = Holdings.of_empty(inventory)

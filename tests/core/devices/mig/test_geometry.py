@@ -53,6 +53,7 @@ TOO_MUCH = (
 
 
 @pytest.mark.parametrize("key", FAMILIES)
+@pytest.mark.slow
 def test_legal_states_are_those_of_the_rules(key: str) -> None:
     card = geometry(key)
     assert set(states(card).classes) == {bits(card, held) for held in all_legal(card)}

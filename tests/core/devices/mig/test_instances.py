@@ -60,6 +60,7 @@ def expected_worths(card: Geometry, weights: Counts) -> dict[Held, float]:
 
 
 @pytest.mark.parametrize(("key", "seed"), [("A30-24GB", 0), ("A30-24GB", 1), ("RTXPRO6000-96GB", 0), ("A30-24GB", 2)])
+@pytest.mark.slow
 def test_a_card_is_worth_what_it_is_expected_to_serve(key: str, seed: int) -> None:
     card = geometry(key)
     weights = drawn_weights(card, seed) if seed else equal_weights(card)
@@ -69,6 +70,7 @@ def test_a_card_is_worth_what_it_is_expected_to_serve(key: str, seed: int) -> No
 
 
 @pytest.mark.parametrize("key", FAMILIES)
+@pytest.mark.slow
 def test_the_best_start_is_where_the_card_loses_least(key: str) -> None:
     card = geometry(key)
     starts = starts_of(card, equal_weights(card))
@@ -84,6 +86,7 @@ def test_the_best_start_is_where_the_card_loses_least(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", FAMILIES)
+@pytest.mark.slow
 def test_the_largest_profile_of_half_a_card_or_more_that_can_be_kept_possible_is_kept(key: str) -> None:
     card = geometry(key)
 
@@ -133,6 +136,7 @@ def test_losses_report_which_card_should_take_an_instance() -> None:
 
 
 @pytest.mark.parametrize("key", ["A30-24GB", "RTXPRO6000-96GB", "A100-40GB"])
+@pytest.mark.slow
 def test_room_is_the_most_that_can_be_added(key: str) -> None:
     card = geometry(key)
     most: Counter[tuple[int, int]] = Counter()
@@ -201,6 +205,7 @@ def test_a_refusal_names_the_rule() -> None:
 
 
 @pytest.mark.parametrize("key", FAMILIES)
+@pytest.mark.slow
 def test_a_refusal_is_reported_exactly_where_nothing_can_start(key: str) -> None:
     card = geometry(key)
     known = states(card)

@@ -105,6 +105,7 @@ def test_no_way_to_divide_two_small_cards_is_cheaper(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.slow
 def test_no_way_to_divide_a_large_card_beside_a_small_one_is_cheaper(seed: int) -> None:
     chance = random.Random(seed)
     cards = [drawn(chance, 0, A100), drawn(chance, 1, A30)] if seed % 4 == 0 else [drawn(chance, 0, A100)]

@@ -152,6 +152,7 @@ def test_cards_are_equal_where_numbers_allow_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.slow
 def test_numbers_are_laid_out_exactly_where_some_cards_could_have_them(seed: int) -> None:
     chance = random.Random(seed)
     mixes = sorted(
