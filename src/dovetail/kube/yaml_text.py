@@ -263,7 +263,7 @@ def _untagged(loader: Loader, node: yaml.Node) -> Any:
 for _kind in ("int", "float", "bool", "timestamp"):
     Loader.add_constructor(TAG + _kind, _checked(yaml.CSafeLoader.yaml_constructors[TAG + _kind]))
 Loader.add_constructor(None, _untagged)
-Loader.add_constructor(TAG + "set", Loader.construct_yaml_map)
+Loader.add_constructor(TAG + "set", Loader.yaml_constructors[_MAP])
 Loader.yaml_implicit_resolvers = RESOLVERS
 _QUICK: dict[str, Callable[[Loader, Any], Any]] = {
     _INT: _whole_number,
