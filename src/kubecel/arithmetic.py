@@ -279,7 +279,8 @@ def inserted(into: Map, key: Value, value: Value) -> Value:
 
 def merged(into: Map, other: Map) -> Value:
     """The first map with the entries of the other, as `inserted`."""
-    if not into.entries:
+    # Keys of other types may equal each other: 1 and 1u.
+    if not into.entries and {*map(type, other.entries)} <= {str, int}:
         into.entries.update(other.entries)
         return into
     for key, value in other.items():

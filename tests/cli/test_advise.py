@@ -234,8 +234,11 @@ def test_a_record_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None
     assert record.read_text() == before and list(tmp_path.iterdir()) == [record]
 
 
-def test_a_record_is_a_regular_file(tmp_path: Path) -> None:
+def test_a_record_is_a_regular_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)
+    # Standard input is meant, whatever is there.
+    (tmp_path / "-").touch()
     for name in (str(tmp_path / "pipe"), str(tmp_path), "-"):
         result = run("--record", name)
         assert result.exit_code == 1

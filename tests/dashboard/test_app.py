@@ -108,6 +108,15 @@ async def test_what_is_not_there_is_not_found_with_its_reason() -> None:
                 assert reply.status == 404 and words in (await reply.json())["error"]
 
 
+async def test_a_token_is_one_user_however_its_header_is_written() -> None:
+    async with served(FakeSource(*WORLD)) as (client, board):
+        for header in ("Bearer a", "Bearer  a"):
+            path = "/api/stream?on=fleet&namespace=team-a"
+            reply = await client.get(path, headers={"Authorization": header})
+            assert reply.status == 200
+        assert [viewer.user for viewer in board._viewers] == ["a", "a"]
+
+
 async def test_two_users_with_different_rights() -> None:
     async with served(FakeSource(*WORLD), OnlyTeamA()) as (client, _):
         async with client.get("/api/fleet.json") as reply:

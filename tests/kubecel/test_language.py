@@ -109,6 +109,7 @@ ERRORS = {
     "int(device.driver) == 1": "type conversion error from 'string' to 'int'",
     "[1, 2].exists_one(x, 1 / (x - 1) > 0)": "division by zero",
     "['a', 'a'].transformMapEntry(i, v, {v: i}) == {}": "insert failed: key a already exists",
+    "['a'].transformMapEntry(i, v, {dyn(1): v, dyn(1u): v}) == {}": "insert failed: key 1 already exists",
     "dyn(1).all(x, true)": "got 'int', expected iterable type",
     "timestamp('9999-12-31T23:59:59Z') + duration('1s') == timestamp(0)": "timestamp overflow",
     "timestamp(0).getHours('Europe/Berlin') == 1": "unknown time zone",

@@ -36,9 +36,9 @@ def followed(file: str, uses: JobsUse, reader: HistoryReader, prices: Market, no
 
 
 def _read(file: str) -> AdviceRecord:
-    if not Path(file).exists() and file != STDIN:
+    if file != STDIN and not Path(file).exists():
         return AdviceRecord()
-    if not Path(file).is_file():
+    if file == STDIN or not Path(file).is_file():
         raise click.ClickException(f"{file}: is no regular file: what is advised is kept in one")
     try:
         record = decode_json(text_of(file), AdviceRecord)

@@ -201,11 +201,13 @@ class _Streams:
         self._board = board
         self._accesses = accesses
         self._streams: Counter[str] = Counter()
-        """By the Authorization header."""
+        """By token."""
 
     async def stream(self, request: Request) -> Response:
         """Of the pages that are named by `on`: `/api/stream?on=fleet&on=job/NAMESPACE/NAME`."""
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
+        # The scheme may be written in several ways: the token alone tells users apart, as in its review.
+        user = header.partition(" ")[2].strip()
         asked = request.query_params.getlist("on")
         topics = [topic_of(one, namespace) for one in asked]
         found = frozenset(one for one in topics if one is not None)
@@ -225,22 +227,22 @@ class _Streams:
         async def may() -> Refusal | None:
             return await self._accesses.refusal(header, namespace, lists(needed))
 
-        if self._streams.total() >= MOST_STREAMS or (header and self._streams[header] >= MOST_OF_A_TOKEN):
+        if self._streams.total() >= MOST_STREAMS or (user and self._streams[user] >= MOST_OF_A_TOKEN):
             return failed(429, f"more than {MOST_OF_A_TOKEN} pages of this token, or {MOST_STREAMS} of all, are open")
         try:
             self._board.keep(found)
         except TooManyPages as error:
             return failed(429, str(error))
-        events = events_of(self._board, found, request.headers.get("last-event-id", ""), may, header)
+        events = events_of(self._board, found, request.headers.get("last-event-id", ""), may, user)
 
         async def counted() -> AsyncIterator[ServerSentEvent]:
-            self._streams[header] += 1
+            self._streams[user] += 1
             try:
                 async with aclosing(events):
                     async for one in events:
                         yield one
             finally:
-                self._streams[header] -= 1
+                self._streams[user] -= 1
                 self._streams += Counter()  # Drops what is zero.
 
         return EventSourceResponse(counted(), headers={"Cache-Control": "no-store"}, ping=int(3 * ALIVE_S))

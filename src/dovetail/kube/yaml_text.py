@@ -3,8 +3,8 @@
 
 Rules
 - As in Kubernetes, an unquoted date is a text. A key that is there twice with two values is an error, as in kustomize
-  (kubectl takes the last); with the same text, it is one. Everything else is as PyYAML reads it, merge keys (`<<`)
-  included.
+  (kubectl takes the last); with the same text, it is one. A set (`!!set`) is a mapping to null. Everything else is as
+  PyYAML reads it, merge keys (`<<`) included.
 - A tag that is not known, such as `!Ref` or `!vault`, is ignored, as Go's readers ignore it.
 - Aliases (`*a`) and merge keys may repeat MOST_REPEATED values in a document: a few hundred bytes can name billions,
   and whatever walks over them would walk over each.
@@ -263,6 +263,7 @@ def _untagged(loader: Loader, node: yaml.Node) -> Any:
 for _kind in ("int", "float", "bool", "timestamp"):
     Loader.add_constructor(TAG + _kind, _checked(yaml.CSafeLoader.yaml_constructors[TAG + _kind]))
 Loader.add_constructor(None, _untagged)
+Loader.add_constructor(TAG + "set", Loader.yaml_constructors[_MAP])
 Loader.yaml_implicit_resolvers = RESOLVERS
 _QUICK: dict[str, Callable[[Loader, Any], Any]] = {
     _INT: _whole_number,

@@ -149,6 +149,7 @@ def by_rfc_6902(document: Any, step: dict[str, Any]) -> Any:
         ("a: |\n  text\n\nb: 1\n", Edit("put", ("c",), 1), "a: |\n  text\n\nb: 1\nc: 1\n"),
         ("a: 1", Edit("put", ("c",), 1), "a: 1\nc: 1"),
         ("x: &x {a: 1}\ny: *x\n", Edit("put", ("z",), 1), "x: &x {a: 1}\ny: *x\nz: 1\n"),
+        ("x: !!set {a, b}\n", Edit("put", ("z",), 1), "x: !!set {a, b}\nz: 1\n"),
     ],
 )  # fmt: skip
 def test_keeps_the_layout(before: str, edit: Edit, after: str) -> None:

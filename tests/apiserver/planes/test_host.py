@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dovetail.apiserver.failures import Failure
 from dovetail.apiserver.planes.host import HostOptions, PlaneHost
 from dovetail.apiserver.planes.plane import SERVED, opened_store
 from dovetail.apiserver.planes.registry import PlaneName, PlaneRegistry
@@ -350,3 +351,63 @@ def test_a_removal_that_fails_is_taken_back(tmp_path: Path) -> None:
     again = PlaneRegistry(tmp_path)
     assert again.names == [one, two]
     again.close()
+
+
+async def test_a_request_for_a_plane_that_is_removed_while_it_is_opened_gets_no_closed_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = PlaneHost(tmp_path)
+    await host.create("team", "one")
+    begun, go, used = threading.Event(), threading.Event(), list[Store]()
+
+    def held(*arguments: Any) -> Store:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        return opened_store(*arguments)
+
+    async def use() -> None:
+        async with host.plane("team", "one") as plane:
+            used.append(plane.store)
+
+    monkeypatch.setattr("dovetail.apiserver.planes.host.opened_store", held)
+    using = asyncio.create_task(use())
+    try:
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        removing = asyncio.create_task(host.delete("team", "one"))
+        await asyncio.sleep(0.1)
+    finally:
+        go.set()
+    with pytest.raises(Failure, match="the plane was removed"):
+        await using
+    await removing
+    assert used == []
+    await host.stop()
+
+
+async def test_a_removal_whose_caller_is_cancelled_removes_the_file_and_ends_the_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = PlaneHost(tmp_path)
+    await host.create("team", "one")
+    remove, begun, go = PlaneRegistry.remove, threading.Event(), threading.Event()
+
+    def held(self: PlaneRegistry, name: PlaneName) -> str | None:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        return remove(self, name)
+
+    async with host.plane("team", "one"):
+        pass
+    monkeypatch.setattr(PlaneRegistry, "remove", held)
+    removing = asyncio.create_task(host.delete("team", "one"))
+    try:
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        removing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await removing
+    finally:
+        go.set()
+    await until_closed(host)
+    await host.stop()
+    left = await asyncio.to_thread(lambda: list(tmp_path.glob("*.sqlite*")))
+    assert {path.name.partition(".")[0] for path in left} == {"planes"}

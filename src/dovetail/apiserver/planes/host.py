@@ -6,7 +6,8 @@ first request and closed when it was idle for a while, so that an idle plane is 
 are no timers but one for each open plane that is idle.
 
 What has begun in a thread goes on where its caller is cancelled, as a request is when its client goes: a plane is
-opened once for all that wait for it, and one thread alone uses the registry's file, which it closes last.
+opened once for all that wait for it, its removal goes on to its end, and one thread alone uses the registry's file,
+which it closes last.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class PlaneHost:
         await self._connections.stop()
         for name in list(self._places):
             await self._close(self._places[name])
-        await asyncio.gather(*self._closing)
+        if self._closing:
+            await asyncio.wait(self._closing)
         await self._write(self._registry.close)
         self._writing.shutdown(wait=False)
 
@@ -180,8 +182,14 @@ class PlaneHost:
         await self._write(partial(self._registry.revoke, PlaneName(namespace, name)))
 
     async def delete(self, namespace: str, name: str) -> None:
-        """Removes the plane with its tokens and its file, and ends its watches. Nothing happens if it is not there."""
-        plane = PlaneName(namespace, name)
+        """Removes the plane with its tokens and its file, and ends its watches, also where the caller is cancelled.
+        Nothing happens if it is not there."""
+        removing = asyncio.get_running_loop().create_task(self._remove(PlaneName(namespace, name)))
+        self._closing.add(removing)
+        removing.add_done_callback(self._closing.discard)
+        await asyncio.shield(removing)
+
+    async def _remove(self, plane: PlaneName) -> None:
         uid = await self._write(partial(self._registry.remove, plane))
         place = self._places.pop(plane, None)
         if place is not None:
@@ -300,12 +308,16 @@ class PlaneHost:
             place.opening = asyncio.get_running_loop().create_task(self._open(place))
             # A failure that nobody waits for is no event: the next request finds it again.
             place.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
-        return await asyncio.shield(place.opening)
+        opened = await asyncio.shield(place.opening)
+        if place.gone:
+            # It was closed between the end of the opening and this step.
+            raise _removed()
+        return opened
 
     async def _open(self, place: _Place) -> PlaneApi:
         async with place.turn:
             if place.gone:
-                raise failures.Failure(503, "ServiceUnavailable", "the plane was removed")
+                raise _removed()
             if place.plane is not None and place.plane.failed:
                 failed, place.plane = place.plane, None
                 await failed.close()
@@ -337,13 +349,17 @@ class PlaneHost:
         async with place.turn:
             if idle and place.users:
                 return
-            place.gone = not idle
+            place.gone = place.gone or not idle
             plane, place.plane = place.plane, None
             if place.idle is not None:
                 place.idle.cancel()
                 place.idle = None
             if plane is not None:
                 await plane.close()
+
+
+def _removed() -> failures.Failure:
+    return failures.Failure(503, "ServiceUnavailable", "the plane was removed")
 
 
 def _log_of(path: str) -> tuple[str, str] | None:

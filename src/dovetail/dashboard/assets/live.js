@@ -283,8 +283,8 @@ export function useSheet(path, everyMs, inWindow = false) {
   if (!has) return NO_HISTORY;
   const found = sheets.get(key);
   if (!recorded && !inWindow) return found ?? null;
-  // Until the page of another time is there, the one before stays. Also of a window that is not answered: where one writes
-  // stays where it is, and the stream tells why the rows are old.
+  // Until the page of another time is there, the one before stays. So it does while a window is not answered: without rows
+  // the filter would lose its focus. The stream tells why the rows are old.
   const unanswered = !recorded && AWAY.has(found?.status) && shown.current?.viewer === viewer && shown.current.found.document.page;
   if (found && !unanswered) shown.current = { found, viewer };
   return shown.current?.viewer === viewer ? shown.current.found : null;
