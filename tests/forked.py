@@ -19,6 +19,7 @@ import pkgutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -169,8 +170,9 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _writer(number: int) -> TextIOWrapper:
-    return TextIOWrapper(BufferedWriter(FileIO(number, "w", closefd=False)), line_buffering=True)
+def _writer(number: int, *, lines: bool) -> TextIOWrapper:
+    """As the interpreter opens it where it is no terminal: what is printed and not flushed is not seen."""
+    return TextIOWrapper(BufferedWriter(FileIO(number, "w", closefd=False)), line_buffering=lines)
 
 
 def become(
@@ -192,7 +194,7 @@ def become(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # They stay open when a fork of this one replaces the objects.
         sys.stdin = TextIOWrapper(BufferedReader(FileIO(0, closefd=False)))
-        sys.stdout, sys.stderr = _writer(1), _writer(2)
+        sys.stdout, sys.stderr = _writer(1, lines=False), _writer(2, lines=True)
         logging.getLogger().handlers.clear()
         os.chdir(folder)
         os.environ.clear()
@@ -208,8 +210,9 @@ def become(
         traceback.print_exc()
     finally:
         # A signal may come here, too.
-        # A signal may come here, too.
         try:
+            # As the interpreter: a thread that goes on keeps the process from its end.
+            threading._shutdown()  # type: ignore[attr-defined]
             sys.stdout.flush()
             sys.stderr.flush()
         except OSError:

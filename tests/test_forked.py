@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def test_a_fork_prints_and_ends_as_a_process_of_its_own(arguments: tuple[str, ..
 
 
 def endless() -> None:
-    print("it runs")
+    print("it runs", flush=True)
     time.sleep(60)
 
 
@@ -68,3 +69,16 @@ def test_it_has_the_environment_and_the_folder_of_the_test(tmp_path: Path, monke
 
 def _shown() -> None:
     print(os.environ["FORKED"], Path.cwd())
+
+
+def _leaves_a_thread() -> None:
+    print("not flushed")
+    threading.Thread(target=time.sleep, args=(60,)).start()
+
+
+def test_a_thread_that_goes_on_keeps_it_from_its_end_and_what_is_not_flushed_is_not_seen() -> None:
+    """As with a process of its own."""
+    with Forked("top", run=_leaves_a_thread) as command:
+        with pytest.raises(TimeoutError):
+            command.wait(0.5)
+        assert command.stdout == ""

@@ -71,7 +71,7 @@ def shows_the_history(plane: Plane, folder: Path) -> None:
     try:
         _shows_the_history(world)
     finally:
-        plane.kubectl("delete", f"--filename={FOLDER}/apiservice.yaml")
+        plane.kubectl("delete", "--ignore-not-found", f"--filename={FOLDER}/apiservice.yaml")
         for namespace in ("team-a", f"{HIDDEN}-b"):
             plane.request("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
         plane.request("DELETE", f"{QUEUES}/default")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from typing import Any
 
 import msgspec
@@ -350,21 +351,22 @@ def test_a_sentence(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("n" * 1_900_000, "n" * 1_900_000),
-        ("n" * 1_900_000 + "/", "n" * 1_900_000 + "/"),
-        ("/" * 1_900_000, "/" * 1_900_000),
-        ("n/" * 950_000, "n/" * 950_000),
-        ("x/" * 950_000 + "a", ELSEWHERE),
-        ("; did you mean " * 120_000, "; did you mean " * 120_000),
+        ("n" * 20_000, "n" * 20_000),
+        ("n" * 20_000 + "/", "n" * 20_000 + "/"),
+        ("/" * 20_000, "/" * 20_000),
+        ("n/" * 10_000, "n/" * 10_000),
+        ("x/" * 10_000 + "a", ELSEWHERE),
+        ("; did you mean " * 5_000, "; did you mean " * 5_000),
     ],
     ids=["a word", "a word and a slash", "slashes", "words", "names", "hints"],
 )
-@pytest.mark.slow
-def test_the_longest_text_takes_no_longer_than_many_short_ones(text: str, shown: str) -> None:
+def test_a_long_text_takes_no_longer_than_many_short_ones(text: str, shown: str) -> None:
     """An asker may write it, as a name that nothing has. If each part of it was searched from its start to the end of
-    all, it would take hours."""
+    all, it would take seconds, and of a text of megabytes hours."""
     world = state_of(node("n0"), pod("a", 3, "n0", namespace="x"), pod("mine", 1, namespace="own"))
-    assert Redaction(world, "own").text(text) == shown
+    redaction, began_s = Redaction(world, "own"), time.process_time()
+    assert redaction.text(text) == shown
+    assert time.process_time() - began_s < 0.5
 
 
 def test_a_row_more_in_a_view_is_redacted_without_a_rule_for_it() -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,8 @@ CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 NUMA_NODES = 2
 _SOCK_DIAG = 4
 """NETLINK_SOCK_DIAG, by which the network of the pods knows where they listen."""
+_NLMSG_LAST = (2, 3)
+"""NLMSG_ERROR and NLMSG_DONE."""
 
 
 def build(report: Report) -> str:
@@ -114,15 +117,30 @@ def _missing_for_root() -> Iterator[str]:
         if not os.access(folder, os.W_OK):
             yield f"write access to {folder}"
     try:
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG).close()
+        _ask_for_listeners()
     except OSError as error:
-        yield f"sock_diag of the kernel (inet_diag): {error}"
+        yield f"sock_diag of the kernel (CONFIG_INET_DIAG; modprobe tcp_diag): {error}"
     if not shutil.which(COMPILER) and not shutil.which("runc"):
         yield f"a C compiler ({COMPILER}) to build runc with, or runc on PATH"
     if len(os.sched_getaffinity(0)) < NUMA_NODES:
         yield f"{NUMA_NODES} CPUs, one for each NUMA node"
     if not address():
         yield "a network interface with an address that is not loopback: a kubelet refuses a node without one"
+
+
+def _ask_for_listeners(protocol: int = socket.IPPROTO_TCP) -> None:
+    """Ask the kernel as the network of the pods does. (A socket for that is there also where no module answers.)
+
+    Raises OSError."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asking:
+        asking.settimeout(5)
+        # struct nlmsghdr: SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP; struct inet_diag_req_v2: TCP_LISTEN.
+        asking.send(struct.pack("=IHHIIBBBxI48x", 72, 20, 0x301, 0, 0, socket.AF_INET, protocol, 0, 1 << 10))
+        answer = asking.recv(1 << 13)
+        # Where nothing knows the protocol, that is said at the end of the list.
+        kind, status = struct.unpack_from("=H", answer, 4)[0], struct.unpack_from("=i", answer, 16)[0]
+        if kind in _NLMSG_LAST and status < 0:
+            raise OSError(-status, os.strerror(-status))
 
 
 def hierarchies() -> list[tuple[Path, tuple[str, ...]]]:

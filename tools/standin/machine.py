@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -53,7 +54,10 @@ def write_sysfs(description: Description, sysfs: Path, cpus: Path | None = None)
         same = repr((description.threads, [(node.cpus, node.socket) for node in description.numa]))
         shared = cpus / hashlib.sha256(same.encode()).hexdigest()[:16]
         if not shared.is_dir():
-            _cpus(description, shared)
+            # What was cut off is not taken for all of it.
+            unfinished = cpus / uuid.uuid4().hex
+            _cpus(description, unfinished)
+            unfinished.rename(shared)
         _link(cpu_root, shared)
     _numa(description, sysfs)
     _write(sysfs / "class/dmi/id", {"product_name": description.machine, "sys_vendor": "Dovetail stand-in"})

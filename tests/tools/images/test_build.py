@@ -78,6 +78,11 @@ def test_compressed_layers_are_kept_by_all_that_they_depend_on(
     assert len(set(digests)) == len(digests)
 
 
+def test_what_is_compressed_has_no_time_and_no_name(interpreter: Interpreter) -> None:
+    """Two builds that share a compressed layer would not show it."""
+    assert interpreter.compress(b"content")[:9] == b"\x1f\x8b\x08" + bytes(6)
+
+
 def test_it_is_small(image: Built) -> None:
     assert image.unpacked_bytes < 250 * MIB and image.compressed_bytes < 80 * MIB
     assert len(image.archive) - image.compressed_bytes < MIB

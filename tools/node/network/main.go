@@ -328,10 +328,14 @@ func answered(diagnosis int) ([]int, error) {
 		}
 		for _, message := range messages {
 			switch {
-			case message.Header.Type == syscall.NLMSG_DONE:
+			case message.Header.Type == syscall.NLMSG_DONE || message.Header.Type == syscall.NLMSG_ERROR:
+				// Where no module of the kernel knows TCP, that is said at the end of the list, too.
+				if len(message.Data) >= 4 {
+					if status := *(*int32)(unsafe.Pointer(&message.Data[0])); status < 0 {
+						return nil, syscall.Errno(-status)
+					}
+				}
 				return ports, nil
-			case message.Header.Type == syscall.NLMSG_ERROR && len(message.Data) >= 4:
-				return nil, syscall.Errno(-*(*int32)(unsafe.Pointer(&message.Data[0])))
 			case len(message.Data) >= int(unsafe.Sizeof(diagAnswer{})):
 				answer := (*diagAnswer)(unsafe.Pointer(&message.Data[0]))
 				if answer.ID.Source == [16]byte{} {
