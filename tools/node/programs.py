@@ -137,7 +137,7 @@ def _ask_for_listeners(protocol: int = socket.IPPROTO_TCP) -> None:
         # struct nlmsghdr: SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP; struct inet_diag_req_v2: TCP_LISTEN.
         asking.send(struct.pack("=IHHIIBBBxI48x", 72, 20, 0x301, 0, 0, socket.AF_INET, protocol, 0, 1 << 10))
         answer = asking.recv(1 << 13)
-        # Where nothing knows the protocol, that is said at the end of the list.
+        # Where nothing knows the protocol, that is reported at the end of the list.
         kind, status = struct.unpack_from("=H", answer, 4)[0], struct.unpack_from("=i", answer, 16)[0]
         if kind in _NLMSG_LAST and status < 0:
             raise OSError(-status, os.strerror(-status))

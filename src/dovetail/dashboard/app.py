@@ -206,7 +206,7 @@ class _Streams:
     async def stream(self, request: Request) -> Response:
         """Of the pages that are named by `on`: `/api/stream?on=fleet&on=job/NAMESPACE/NAME`."""
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
-        # The scheme may be written in several ways: the token alone tells users apart, as in its review.
+        # The scheme may be written in several ways: users are distinguished by the token alone, as in its review.
         user = header.partition(" ")[2].strip()
         asked = request.query_params.getlist("on")
         topics = [topic_of(one, namespace) for one in asked]
