@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
@@ -303,7 +304,15 @@ async def test_pages_are_bounded_and_those_that_are_viewed_stay(monkeypatch: pyt
     await board.sheet(Topic("teams"))
 
 
+class EqualTurns(fair_turns.FairTurns[Topic]):
+    """All pages take equally long, however busy the machine is."""
+
+    def __init__(self) -> None:
+        super().__init__(itertools.count().__next__)
+
+
 async def test_many_windows_of_others_delay_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "FairTurns", {Topic: EqualTurns})
     monkeypatch.setattr(fair_turns, "TURN_S", 0.0)
     monkeypatch.setattr(boards, "PART", 1000.0)
     source = FakeSource(node("a"))
