@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.forked import run_forked
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tools.controlplane.plane import Plane, RequestFailed
 
 Document = dict[str, Any]
@@ -61,12 +62,6 @@ def own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("198.51.100.1", 9))
         return str(probe.getsockname()[0])
-
-
-def free_port(address: str) -> int:
-    with socket.socket() as free:
-        free.bind((address, 0))
-        return int(free.getsockname()[1])
 
 
 def until(question: Callable[[], Any], wanted: Callable[[Any], bool] = bool, within_s: float = 2 * PATIENCE_S) -> Any:

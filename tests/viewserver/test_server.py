@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import msgspec
@@ -117,12 +117,17 @@ def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
+class Unasked(AggregatedServer):
+    async def ask(self, *_: object) -> NoReturn:
+        raise AssertionError
+
+
 async def test_no_thread_is_started_to_look_a_host_up() -> None:
     """A process with several threads must not fork."""
     before = _threads()
     tls = ServingCertificate(HOST).context(PROXY.pem.decode())
     for host in ("localhost", "127.0.0.1"):
-        server = AggregatedServer(API, FrontProxy(PROXY.pem.decode()))
+        server = Unasked(API, FrontProxy(PROXY.pem.decode()))
         assert await server.listen(f"{host}:0", tls)
     assert _threads() == before
 

@@ -14,14 +14,14 @@ from typing import Any
 
 IDLE_S = 30.0
 """kube-apiserver closes connections after 90 idle seconds."""
-_TIMEOUT_S = 60
 
 
 class Connections:
-    """The connections to a host and port that are open and not in use."""
+    """The connections to a host and port that are open and not in use. A request fails after `timeout_s`."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float = 60.0) -> None:
         self._address = host, port
+        self._timeout_s = timeout_s
         self._idle: dict[ssl.SSLContext, list[tuple[HTTPSConnection, float]]] = {}
         self._lock = threading.Lock()
 
@@ -60,4 +60,4 @@ class Connections:
                     return connection
                 connection.close()
         host, port = self._address
-        return HTTPSConnection(host, port, context=context, timeout=_TIMEOUT_S)
+        return HTTPSConnection(host, port, context=context, timeout=self._timeout_s)

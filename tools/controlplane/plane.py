@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
 
@@ -340,8 +340,8 @@ class Plane(Started):
         All polls are on one connection: a handshake takes more CPU time than the answer.
         """
         deadline = time.monotonic() + READY_WITHIN_S
-        with closing(HTTPSConnection(HOST, self._port(name), context=self._tls, timeout=2)) as connection:
-            while not _answers(connection, path):
+        with closing(Connections(HOST, self._port(name), timeout_s=2.0)) as connections:
+            while not self._answers(connections, path):
                 # Without etcd kube-apiserver waits instead of exiting.
                 for suspect in ("etcd", name):
                     status = self._children.exit_status(suspect)
@@ -365,17 +365,11 @@ class Plane(Started):
             self._kept.close()
             self._kept = None
 
-
-def _answers(connection: HTTPSConnection, path: str) -> bool:
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-    except (OSError, HTTPException):
-        # The next request connects again.
-        connection.close()
-        return False
-    return answer.status == 200
+    def _answers(self, connections: Connections, path: str) -> bool:
+        try:
+            return connections.request(self._tls, "GET", path, None, "")[0] == HTTPStatus.OK
+        except (OSError, HTTPException):
+            return False
 
 
 def _message(answer: bytes) -> str:

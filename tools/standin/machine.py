@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tools.standin.description import Description, Device, Nic
@@ -43,6 +44,21 @@ def pci_config(acs_control: int = 0, device_control: int = 0x2910) -> bytes:
 _CONFIG = pci_config()
 
 
+def written_once(target: Path, write: Callable[[Path], None]) -> Path:
+    """The folder `target`, which is written as a whole or not at all if it does not exist."""
+    if not target.is_dir():
+        unfinished = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        write(unfinished)
+        try:
+            unfinished.rename(target)
+        except OSError:
+            # Another process has written it in the meantime.
+            if not target.is_dir():
+                raise
+            shutil.rmtree(unfinished)
+    return target
+
+
 def write_sysfs(description: Description, sysfs: Path, cpus: Path | None = None) -> None:
     """Write /sys into a folder that must not exist. Below `cpus` machines share the files of equal CPUs, most of all
     files: nothing may change them then."""
@@ -53,12 +69,7 @@ def write_sysfs(description: Description, sysfs: Path, cpus: Path | None = None)
     else:
         same = repr((description.threads, [(node.cpus, node.socket) for node in description.numa]))
         shared = cpus / hashlib.sha256(same.encode()).hexdigest()[:16]
-        if not shared.is_dir():
-            # What was cut off is not taken for all of it.
-            unfinished = cpus / uuid.uuid4().hex
-            _cpus(description, unfinished)
-            unfinished.rename(shared)
-        _link(cpu_root, shared)
+        _link(cpu_root, written_once(shared, lambda folder: _cpus(description, folder)))
     _numa(description, sysfs)
     _write(sysfs / "class/dmi/id", {"product_name": description.machine, "sys_vendor": "Dovetail stand-in"})
     _write(sysfs / "module/nvidia", {"version": description.driver})

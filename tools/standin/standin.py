@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -186,19 +185,7 @@ class Standin(Engine, Readings):
         fresh.unlink()
 
     def _written(self, name: str, write: Callable[[Description, Path], None]) -> Path:
-        """The folder of that name, written atomically if it does not exist."""
-        target = self.folder / name
-        if not target.is_dir():
-            unfinished = self.folder / f"{name}.{uuid.uuid4().hex}"
-            write(self.description, unfinished)
-            try:
-                unfinished.rename(target)
-            except OSError:
-                # Another process has written it in the meantime.
-                if not target.is_dir():
-                    raise
-                shutil.rmtree(unfinished)
-        return target
+        return machine.written_once(self.folder / name, partial(write, self.description))
 
 
 @contextmanager

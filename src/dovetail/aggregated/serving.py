@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 
 import msgspec
@@ -46,7 +47,7 @@ _quiet.propagate = False
 _log = logging.getLogger(__name__)
 
 
-class AggregatedServer:
+class AggregatedServer(ABC):
     """Answers requests for one API. `ask` is for the class of each API."""
 
     def __init__(self, api: ServedApi, front_proxy: FrontProxy) -> None:
@@ -113,9 +114,9 @@ class AggregatedServer:
             raise BadQuestion(500, f"the answer is larger than {MOST_REPLY_BYTES >> 20} MiB: ask for less")
         return reply
 
+    @abstractmethod
     async def ask(self, question: Question, user: str, request: web.BaseRequest) -> Reply:
         """The reply to a question. Raises BadQuestion, TooSlow, TimeoutError."""
-        raise NotImplementedError
 
     def _user(self, request: web.BaseRequest) -> str:
         """The user that the API server authenticated. Raises BadQuestion."""

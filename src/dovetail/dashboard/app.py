@@ -46,7 +46,7 @@ from dovetail.dashboard.sheets import Sheet, SheetDocument
 from dovetail.dashboard.sources import SourceAway
 from dovetail.dashboard.streams import ALIVE_S, MOST_OF_A_TOKEN, MOST_STREAMS, MOST_TOPICS, events_of
 from dovetail.kube.api.resources import Resource
-from dovetail.kube.api.reviews import Refusal
+from dovetail.kube.api.reviews import Refusal, scheme_and_token
 
 _SHELL = "index.html"
 _MORE_PAGES = ("/cost", "/waste", "/whatif", "/scheduler", "/decision/{decision}")
@@ -206,8 +206,7 @@ class _Streams:
     async def stream(self, request: Request) -> Response:
         """Of the pages that are named by `on`: `/api/stream?on=fleet&on=job/NAMESPACE/NAME`."""
         namespace, header = request.query_params.get("namespace", ""), request.headers.get("authorization", "")
-        # The scheme may be written in several ways: users are distinguished by the token alone, as in its review.
-        user = header.partition(" ")[2].strip()
+        _, user = scheme_and_token(header)
         asked = request.query_params.getlist("on")
         topics = [topic_of(one, namespace) for one in asked]
         found = frozenset(one for one in topics if one is not None)

@@ -23,6 +23,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import KubeError, NotFound
 from dovetail.kube.api.resources import EVENTS, GPU_NODES, Resource
+from dovetail.kube.api.reviews import scheme_and_token
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -64,10 +65,10 @@ class Viewers:
         """For requests of the viewer with this Authorization header. Raises BadQuestion."""
         if not self._tokens:
             return self._config
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        scheme, token = scheme_and_token(authorization)
+        if scheme != "bearer" or not token:
             raise BadQuestion(401, "a bearer token is needed: that of the user that acts")
-        return replace(self._config, source=Files(token=token.strip()))
+        return replace(self._config, source=Files(token=token))
 
     async def possible(self, on: str, kind: tuple[str, str], namespace: str, authorization: str) -> tuple[str, ...]:
         """What the viewer has the rights for: on a `node`, on a `job` of this API group and kind in the namespace, or

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -25,19 +24,13 @@ from dovetail.kube.api.config import load_kubeconfig
 from dovetail.playground import Playground
 from tests.agent.exporter.scraped import Series, series_of
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 
 STATE = "dovetail_gpu_health_state"
 XIDS, HEALTHY = "dovetail_gpu_xids_total", "dovetail_gpu_healthy"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total"  # the parser appends _total to counters
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Place:

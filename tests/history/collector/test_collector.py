@@ -25,10 +25,10 @@ from dovetail.kube.api.config import ClusterConfig, load_config
 from dovetail.playground import EXIT_CODE, RUN_SECONDS, Playground
 from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as schedule
-from tests.history.collector.ports import free_port
 from tests.history.prometheus.served import Scraped, scraped
 from tests.paths import ROOT
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tools.controlplane.plane import Plane
 
 ALWAYS = Period(0, 2**50)

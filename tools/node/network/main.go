@@ -329,7 +329,7 @@ func answered(diagnosis int) ([]int, error) {
 		for _, message := range messages {
 			switch {
 			case message.Header.Type == syscall.NLMSG_DONE || message.Header.Type == syscall.NLMSG_ERROR:
-				// Where no module of the kernel knows TCP, that is said at the end of the list, too.
+				// Where no module of the kernel knows TCP, the end of the list has the error, too.
 				if len(message.Data) >= 4 {
 					if status := *(*int32)(unsafe.Pointer(&message.Data[0])); status < 0 {
 						return nil, syscall.Errno(-status)

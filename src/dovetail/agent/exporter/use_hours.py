@@ -169,7 +169,7 @@ class UseHours:
                 self._file.write(self._memory())
                 self._write_fault = ""
             except CheckpointError as error:
-                self._write_fault = f"the use of GPUs is counted anew at the next restart of the agent: {error}"
+                self._write_fault = f"the measured use of GPUs is lost when the agent restarts: {error}"
 
     def _memory(self) -> UseMemory:
         with self._lock:

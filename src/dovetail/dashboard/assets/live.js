@@ -26,7 +26,7 @@ export const recorded = document.documentElement.hasAttribute("data-replay");
 export const nowMs = () => (recorded ? live.atMs : Date.now() + live.offsetMs);
 const RECORDED = new Set(["fleet", "queue", "jobs", "teams", "leases", "job", "node"]);
 const MOST_RECORDED = 32;
-// Statuses of what is asked again soon.
+// HTTP statuses after which the request is sent again soon.
 const AWAY = new Set([429, 503]);
 const NO_HISTORY = { document: { page: null, error: "A recording has no history." }, status: 404, tag: null };
 const heard = () => listeners.forEach((one) => one());

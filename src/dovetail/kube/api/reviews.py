@@ -68,6 +68,14 @@ class _AccessReview(Struct):
     status: _AccessStatus
 
 
+def scheme_and_token(authorization: str) -> tuple[str, str]:
+    """The scheme of an Authorization header, in lower case, and what it sends (RFC 9110, 11.4); "" where it lacks them.
+
+    Schemes are compared without regard to case, and any number of spaces may follow."""
+    scheme, _, token = authorization.partition(" ")
+    return scheme.lower(), token.strip()
+
+
 class Reviews:
     """`refusal(header, access)` for what one process serves."""
 
@@ -78,9 +86,8 @@ class Reviews:
 
     async def refusal(self, authorization: str, access: Access) -> Refusal | None:
         """Why a request with this Authorization header has no such access: an HTTP status and a text; None: it has."""
-        scheme, _, token = authorization.partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
+        scheme, token = scheme_and_token(authorization)
+        if scheme != "bearer" or not token or len(token) > _LONGEST_TOKEN:
             return 401, f"a bearer token is needed, of an account that may {access.words}"
         asked = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), access
         if known := self._fresh(asked):
