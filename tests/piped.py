@@ -34,7 +34,12 @@ for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, frame: server.send(bytes([number])))
 socket.send_fds(server, [repr((asked, dict(os.environ), os.getcwd())).encode()], [0, 1, 2])
 os.closerange(0, 3)
-os._exit((server.recv(1) or [1])[0])
+status = int.from_bytes(server.recv(2) or b"\1\0", "little", signed=True)
+if status < 0:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+os._exit(status)
 """
 
 
@@ -85,5 +90,5 @@ def _run(connection: socket.socket) -> NoReturn:
         for number in connection.recv(16) or [signal.SIGKILL]:
             os.kill(program, number)
     status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-    connection.send(bytes([status % 256]))
+    connection.send(status.to_bytes(2, "little", signed=True))
     os._exit(0)

@@ -42,12 +42,17 @@ def test_it_has_the_streams_and_the_environment_of_the_client_and_its_status_is_
 
 
 def test_signals_reach_it_and_it_ends_with_its_client() -> None:
-    for number, last in ((signal.SIGINT, "interrupted\n"), (signal.SIGKILL, "")):
+    ends = (
+        (signal.SIGINT, "interrupted\n", 0),
+        (signal.SIGTERM, "", -signal.SIGTERM),
+        (signal.SIGKILL, "", -signal.SIGKILL),
+    )
+    for number, last, status in ends:
         with subprocess.Popen(piped(_waits), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None and process.stdout.readline() == "waits\n"
             process.send_signal(number)
             # To the end of the output: no process has the pipe any more.
-            assert process.stdout.read() == last
+            assert process.stdout.read() == last and process.wait() == status
 
 
 def test_what_cannot_be_written_at_the_end_is_an_error() -> None:

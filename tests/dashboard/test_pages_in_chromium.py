@@ -34,8 +34,10 @@ from tests.dashboard.test_app import OnlyTeamA
 from tests.dashboard.test_recorded_decisions import recording as recording
 from tests.dashboard.test_scheduler_metrics import Replica
 from tests.dashboard.worlds import NOW_MS, FakePast, FakeSource, node, pod, served, wiring
+from tests.patience import PATIENCE_S
 from tools import chromium
 
+expect.set_options(timeout=1000 * PATIENCE_S)
 pytestmark = [pytest.mark.chromium, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer"]
 """Nothing here needs a GPU: without its imitation in software a page takes a fifth less time."""
@@ -104,7 +106,9 @@ class Seen:
 
 
 async def seen(browser: Browser, width: int = 1400, scheme: Any = "light") -> Seen:
-    return Seen(await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme))
+    page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(1000 * PATIENCE_S)
+    return Seen(page)
 
 
 class HostileSource(FakeSource):
@@ -446,7 +450,7 @@ async def test_a_page_follows_the_cluster_and_shows_what_is_old_since_when(brows
     await expect(page.locator(".old")).to_contain_text("The connection to the dashboard is lost since")
     source.put(node("a"), node("b"))
     async with serving(PageBoard(source, (), lambda: NOW_MS), OwnAccess(), bound(f"127.0.0.1:{port}")):
-        await expect(page.locator("a.node")).to_have_count(2, timeout=30_000)
+        await expect(page.locator("a.node")).to_have_count(2)
         await expect(page.locator(".old")).to_have_count(0)
     await page.close()
 
@@ -521,10 +525,10 @@ async def test_the_scheduler_and_its_decisions(browser: Browser, width: int, sch
             await expect(page.locator("h1")).to_have_text("Scheduler")
             if scheme == "dark":  # What the page asks for every five seconds does not depend on how it is shown.
                 replica.status = 503
-                await expect(page.locator(".old")).to_contain_text("the scheduler answers 503", timeout=20_000)
+                await expect(page.locator(".old")).to_contain_text("the scheduler answers 503")
                 await expect(page.locator("main")).to_contain_text("NoNodeFits")
                 replica.status = 200
-                await expect(page.locator(".old")).to_have_count(0, timeout=20_000)
+                await expect(page.locator(".old")).to_have_count(0)
     await page.close()
 
 

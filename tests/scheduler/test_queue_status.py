@@ -217,9 +217,15 @@ async def test_few_are_written_at_a_time_and_at_the_end_all_of_them() -> None:
         await until(lambda: not under_way and all(len(stage.written(name)) == 1 for name in names))
         assert most == queue_status._TOGETHER
         proceed.clear()
-        asyncio.get_running_loop().call_later(0.05, proceed.set)
+
+        async def all_begin() -> None:
+            await until(lambda: under_way == len(names))
+            proceed.set()
+
+        released = asyncio.create_task(all_begin())
     # At the end there are no other writes that would wait behind these.
-    assert most == len(names) and all(len(stage.written(name)) == 2 for name in names)
+    await released
+    assert all(len(stage.written(name)) == 2 for name in names)
 
 
 async def test_what_is_refused_is_tried_again_after_a_while(stage: Stage) -> None:

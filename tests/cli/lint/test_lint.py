@@ -548,6 +548,8 @@ def test_a_baseline_leaves_out_what_is_known(bad: Path, monkeypatch: pytest.Monk
     bad.write_text(f"{BAD}---\n{BAD}")
     assert [one["line"] for one in found(bad, *ONLY, "--baseline", known)] == [23]
     assert "--write-baseline writes it" in lint(bad, "--baseline", bad.parent / "nothere").stderr
+    refused = lint(bad, "--baseline", bad.parent).stderr
+    assert refused == f"Error: {bad.parent}: is a folder, not the file that --write-baseline writes\n"
     known.write_text("[1]")
     assert "is no baseline" in lint(bad, "--baseline", known).stderr
 

@@ -27,6 +27,8 @@ _FIELDS = ("file", "rule", "object", "path", "message")
 
 def read_baseline(file: Path) -> Counter[_Known]:
     """How often each finding is known. Raises BadSettings."""
+    if file.is_dir():
+        raise BadSettings(f"{file}: is a folder, not the file that --write-baseline writes")
     try:
         entries = decode_json(content(file.absolute()), list[dict[str, str]])
         return Counter(_from(one) for one in entries)
