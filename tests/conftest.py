@@ -73,14 +73,15 @@ IMAGE = "dovetail:0.1.0"
 
 def pytest_configure() -> None:
     """Set what all processes of the tests inherit: `tmp_path` in memory where that has room and runs programs, as a
-    container's often does not, and how often programs in Go, and this one, collect garbage.
+    container's often does not; how often programs in Go, and this one, collect garbage.
 
     A simulated machine has 2,700 small files: written to a disk they can take ten times as long."""
     if MEMORY.is_dir() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC and shutil.disk_usage(MEMORY).free > 2 << 30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    # Control planes, kubelets, referees, kubectl: with less garbage collection they need a fifth less CPU. A plane has
-    # 130 MiB more.
-    os.environ.setdefault("GOGC", "400")
+    # Control planes, kubelets, referees, kubectl: they collect garbage where they would have more memory than this, and
+    # run on one core. They need 30 % less CPU, and kube-apiserver 300 MiB more.
+    for name, value in (("GOGC", "off"), ("GOMEMLIMIT", "700MiB"), ("GOMAXPROCS", "1")):
+        os.environ.setdefault(name, value)
     # As the scheduler has it. Imports and collection make 800,000 objects that stay.
     gc.set_threshold(COLLECT_AFTER)
 

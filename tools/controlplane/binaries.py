@@ -138,8 +138,8 @@ def _build_one(go: Path, module: Module, package: str, target: Path, report: Rep
     argv = [str(go), "build", *module.flags, "-o", str(target), package]
     started = time.monotonic()
     with log.open("wb") as output:
-        # A setting for the programs (tests/conftest.py) would let the compiler take all memory; "" is Go's default.
-        environment = os.environ | module.environment | {"GOGC": ""}
+        # What is set for the programs (tests/conftest.py) is not for the compiler; "" is Go's default.
+        environment = os.environ | module.environment | dict.fromkeys(("GOGC", "GOMEMLIMIT", "GOMAXPROCS"), "")
         process = subprocess.Popen(argv, cwd=module.folder, env=environment, stdout=output, stderr=output)
         try:
             while True:

@@ -30,12 +30,15 @@ def keep(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def only_builder(name: str) -> Iterator[None]:
-    """Within this context no other process builds what has this name."""
+def only_builder(folder: str) -> Iterator[None]:
+    """Within this context no other process builds in this folder of the cache. Raises PlaneUnavailable.
+
+    The lock is in the folder: caches that share it through a symbolic link share the lock."""
+    shared = cache_dir() / folder
     try:
-        cache_dir().mkdir(parents=True, exist_ok=True)
+        shared.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PlaneUnavailable(f"cannot write the cache: {error}; set XDG_CACHE_HOME to a writable folder") from error
-    with (cache_dir() / f"{name}.lock").open("w") as lock:
+    with (shared / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

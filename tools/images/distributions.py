@@ -102,7 +102,7 @@ def kept_wheel(report: Report) -> Path:
     Raises PlaneUnavailable."""
     # One that is there is taken also while a wheel of other sources is built, which takes minutes.
     while not (found := _kept(sources := sources_digest())):
-        with only_builder("wheel"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
+        with only_builder("distributions"), TemporaryDirectory(prefix="dovetail-wheel-") as folder:
             if _kept(sources):
                 continue
             # With one time the same sources are the same distribution in every commit.
