@@ -22,7 +22,7 @@ import msgspec
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
+from hypothesis.internal.conjecture import junkdrawer, providers
 from hypothesis.internal.constants_ast import Constants
 
 from dovetail.core import cycle
@@ -62,6 +62,8 @@ settings.load_profile("dovetail")
 # parses them all (five seconds), and what a test draws depends on which other tests the process has collected.
 _NO_CONSTANTS = Constants()
 providers._get_local_constants = lambda: _NO_CONSTANTS
+# It would measure each garbage collection of the process, for the deadlines that are not used here.
+junkdrawer._gc_initialized = True
 
 # What tests read with `yaml.safe_load` is read by libyaml: manifests and definitions are long, and Python's own reader
 # takes ten times as long. The project itself always names its loader.

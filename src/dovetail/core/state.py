@@ -275,7 +275,7 @@ class State:
         if not created_ms:
             created_ms = self.workloads.created_ms(workload)
         priority, lowness = self.precedence(workload)
-        return Rank(priority, -lowness, created_ms)
+        return priority, -lowness, created_ms
 
     def precedence(self, workload: str) -> Precedence:
         """Priority, the gang's where it has one, else its highest pod's, and the level of its job, negative."""

@@ -120,13 +120,13 @@ class _Comparing:
         if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):
             return "no queue", "its queue takes no jobs: it is tried only to report that"
         if queue_user == theirs:
-            mine, theirs_rank = state.rank(self._job.workload), state.rank(other.workload)
-            if mine.priority != theirs_rank.priority:
-                return "priority", f"priority {theirs_rank.priority} is above {mine.priority}"
-            if mine.level != theirs_rank.level:
-                return "service", f"less attained service: it is on level {theirs_rank.level}, this on {mine.level}"
-            earlier = theirs_rank.created_ms < mine.created_ms
-            return "age", "it is older" if earlier else "it came first in the same second"
+            priority, level, created_ms = state.rank(self._job.workload)
+            its_priority, its_level, its_created_ms = state.rank(other.workload)
+            if its_priority != priority:
+                return "priority", f"priority {its_priority} is above {priority}"
+            if its_level != level:
+                return "service", f"less attained service: it is on level {its_level}, this on {level}"
+            return "age", "it is older" if its_created_ms < created_ms else "it came first in the same second"
         if queue_user is not None and theirs is not None and queue_user[0] == theirs[0]:
             used, used_by = self._shares.accounts.user_ratio(*queue_user), self._shares.accounts.user_ratio(*theirs)
             return "user", (

@@ -141,7 +141,8 @@ class SchedulingQueue:
             self._count += 1
             arrival = self._arrivals[workload] = self._count
             self._arrived[arrival] = workload
-        return -of.priority, of.level, of.created_ms, arrival
+        priority, level, created_ms = of
+        return -priority, level, created_ms, arrival
 
     def parked(self, workload: str) -> bool:
         """Whether the workload waits to be woken."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,14 +35,9 @@ MOST_GANGS = 256
 """Gangs of one workload. A workload with more is refused; of its gangs no more than one beyond this are read."""
 Precedence = tuple[int, int]
 """Priority, and the level of service that the job had, negative. Within a queue the lower precedence is preempted."""
-
-
-class Rank(NamedTuple):
-    """The place of a workload in its queue: priority first, then the level of service that it had, then age."""
-
-    priority: int
-    level: int
-    created_ms: int
+Rank = tuple[int, int, int]
+"""The place of a workload in its queue: by priority first, then by the level of service that it had, then by the
+milliseconds since the epoch at which it was created."""
 
 
 class WorkloadIndex:
