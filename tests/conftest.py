@@ -192,7 +192,8 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     finally:
         logging.setLogRecordFactory(factory)
         logging._srcfile = source
-        root.setLevel(level)
+        if root.level != level:  # It makes all loggers forget what they have worked out.
+            root.setLevel(level)
         for handler in set(root.handlers).difference(handlers):
             root.removeHandler(handler)
 
