@@ -20,15 +20,15 @@ from dovetail.core import events as ev
 from dovetail.core import marks as waiting_marks
 from dovetail.core.bargaining import record
 from dovetail.core.cluster.mix import Record as Counted
-from dovetail.core.cluster.rejections import Rejection
+from dovetail.core.cluster.rejection import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.event_handlers import apply
-from dovetail.core.headroom.table import Headroom
+from dovetail.core.headroom.headroom import Headroom
 from dovetail.core.policy import Policy
 from dovetail.core.preemption.moves import MoveRoom
-from dovetail.core.queues.eviction_counts import EvictionCounts, Evictions
-from dovetail.core.queues.types import History
+from dovetail.core.queues.eviction_counts import EvictionCounts
+from dovetail.core.queues.types import Evictions, History
 from dovetail.core.reasons import Expected, Refusal
 from dovetail.core.reservations.reservation import Reservation
 from dovetail.core.state import State
@@ -87,7 +87,7 @@ class HeldRoom(Struct, frozen=True):
 
 
 class HeldHeadroom(Struct, frozen=True):
-    """Headroom, with names of nodes instead of slots; see `headroom.table.Headroom`."""
+    """Headroom, with names of nodes instead of slots; see `headroom.headroom.Headroom`."""
 
     room: Headroom
     nodes: tuple[tuple[str, ...], ...] = ()

@@ -21,6 +21,7 @@ _SUFFIX: dict[str, Fraction] = {
     "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30),
     "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
 }  # fmt: skip
+_BINARY = [(suffix, int(_SUFFIX[suffix])) for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")]
 # The length is bounded: int() refuses texts of thousands of digits with an error of its own.
 _QUANTITY = re.compile(r"(?a)(?=.{1,64}\Z)([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 MAX_QUANTITY = 2**63 - 1
@@ -65,8 +66,7 @@ def display(resource: str, value: int) -> str:
     if resource == "cpu":
         return str(value // 1000) if value % 1000 == 0 else f"{value}m"
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-        for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
-            size = int(_SUFFIX[suffix])
+        for suffix, size in _BINARY:
             if abs(value) >= size:
                 whole, tenth = divmod(abs(value) * 10 // size, 10)
                 return f"{'-' if value < 0 else ''}{whole}{f'.{tenth}' if tenth else ''}{suffix}"

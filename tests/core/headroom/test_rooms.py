@@ -10,8 +10,8 @@ from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.headroom import rooms
+from dovetail.core.headroom.headroom import Headroom
 from dovetail.core.headroom.layout import MOST_IN_VAIN, HeadroomLayout
-from dovetail.core.headroom.table import Headroom
 from dovetail.core.model import CPU, GPU, LabelSelector, Maintenance, Pod, Request, Requirement, Work
 from dovetail.core.queues.guarantee_calendar import GuaranteeCalendar, GuaranteeWindow
 from dovetail.core.queues.types import Budget, Queue

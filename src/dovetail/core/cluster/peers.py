@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from msgspec import Struct, field
-
 from dovetail.core.cluster.by_label import ByLabel
 from dovetail.core.labels import matches
 from dovetail.core.model import LabelSelector, Namespace, PeerTerm, Pod, Request
@@ -39,12 +37,15 @@ def matchers_of(request: Request) -> Iterator[Matcher]:
         yield matcher_of(preferred.term)
 
 
-class PeerCount(Struct):
+class PeerCount:
     """Placed pods that a matcher picks, by slot; `deleting` of them are on their way out (spread ignores those)."""
 
-    users: int = 0
-    pods: Counter[int] = field(default_factory=Counter)
-    deleting: Counter[int] = field(default_factory=Counter)
+    __slots__ = ("deleting", "pods", "users")
+
+    def __init__(self, users: int = 0) -> None:
+        self.users = users
+        self.pods: Counter[int] = Counter()
+        self.deleting: Counter[int] = Counter()
 
 
 class Peers:

@@ -10,21 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
+from dovetail.core.cluster.rejection import Rejection
 
 FOR_EVER_MS = 2**62
 MOST_OWNERS = 1024
 _BACKOFFS_MS = (60_000, 600_000, FOR_EVER_MS)
-
-
-class Rejection(Struct, frozen=True):
-    """How often the node rejected pods of the owner for the reason, and until when they stay away."""
-
-    owner: str
-    node: str
-    reason: str
-    count: int
-    until_ms: int
 
 
 class Rejections:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from weakref import WeakValueDictionary
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.nodes import Nodes
@@ -26,6 +27,7 @@ Used = tuple[int, ...]
 """The instances in use of each card, as bits in the order of the node's cards."""
 
 
+@mypyc_attr(native_class=False)
 class Opening:
     """`idle[slot]`: how many idle cards a pod that asks for certain instances would break into, as of the last refresh;
     another array when the table of the nodes grew."""

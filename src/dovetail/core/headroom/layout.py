@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.headroom.headroom import Headroom, InstanceSlots
 from dovetail.core.headroom.inputs import holding
 from dovetail.core.headroom.instances import instance
-from dovetail.core.headroom.table import HEADROOM_PREFIX, Headroom, InstanceSlots, headroom_key
+from dovetail.core.headroom.table import HEADROOM_PREFIX, headroom_key
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope, fill

@@ -24,10 +24,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from dovetail.core.cluster.changes import ClusterChange
+from dovetail.core.headroom.headroom import Headroom
 from dovetail.core.headroom.inputs import Inputs
 from dovetail.core.headroom.instances import instance
 from dovetail.core.headroom.layout import HeadroomLayout, Statements, fill_slot, priority_of, reached_from
-from dovetail.core.headroom.table import Headroom, headroom_key
+from dovetail.core.headroom.table import headroom_key
 from dovetail.core.model import Pod
 from dovetail.core.placing import filters
 from dovetail.core.placing.gangs import Group

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dovetail.core.headroom import rooms
+from dovetail.core.headroom.headroom import Headroom
 from dovetail.core.headroom.layout import lends
-from dovetail.core.headroom.table import Headroom
 from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.preemption.dry_run import DryRun, OutOfProbes
 from dovetail.core.preemption.search import PreemptionPlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from dovetail.core.headroom.headroom import Headroom
 from dovetail.core.headroom.layout import HeadroomLayout
-from dovetail.core.headroom.table import Headroom
 from dovetail.core.preemption import nominated_room
 from dovetail.core.queues.amounts import GPU
 from dovetail.core.state import State

@@ -214,8 +214,11 @@ class Candidates:
         subtract(taken, spare)
         more = iter(self._victims.on_slot.get(slot, ()))
         while int(self._rows.of(shape).copies()[slot]) < option.copies:
-            able = (u for u, uids in more if self._victims.may(u, spare) and any(map(self._there, uids)))
-            if (unit := next(able, None)) is None:
+            # No generator: compiled it would go through all of them at once.
+            for unit, uids in more:
+                if self._victims.may(unit, spare) and any(map(self._there, uids)):
+                    break
+            else:
                 return None
             subtract([unit], spare)
             evict(self._cluster, [unit])

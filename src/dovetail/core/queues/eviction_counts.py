@@ -11,22 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
-
-from dovetail.core.queues.types import DAY_MS
+from dovetail.core.queues.types import DAY_MS, Evictions
 
 _FIRST_MS = 60_000
 _MOST_MS = 600_000
 _DOUBLED = 12
 """Doubled more often than this, every run time is more than a day."""
-
-
-class Evictions(Struct, frozen=True):
-    """How often the job was evicted, and the time of the last eviction."""
-
-    job: str
-    times: int
-    last_ms: int
 
 
 class EvictionCounts:

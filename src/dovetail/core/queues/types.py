@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of queues: a queue, its usage so far, and a disruption budget.
+"""The types of queues: a queue, its usage so far, a disruption budget, and how often a job was evicted.
 
 Amounts are by resource class, sorted by its name: `cpu` in milli-CPU, `memory` in bytes, `gpu` in milli-GPU (a part of
 a GPU counts as the larger of its parts of compute and memory), `gpu-slices` in compute slices of cards in MIG mode,
@@ -159,3 +159,11 @@ class Budget(Struct, frozen=True):
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class Evictions(Struct, frozen=True):
+    """How often a job was evicted, and the time of the last eviction."""
+
+    job: str
+    times: int
+    last_ms: int
