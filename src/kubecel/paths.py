@@ -140,11 +140,7 @@ def forked(condition: Run, truthy: Run, falsy: Run) -> Run:
 def followed(path: Path) -> Run:
     root, links = path.root, path.links
     if not links:
-
-        def bare(frame: Frame) -> Value:
-            return root(frame)
-
-        return bare
+        return root
     if all(map(is_plain, links)):
         keys = tuple(link.key for link in links)
 
