@@ -39,8 +39,10 @@ class Task(Struct, frozen=True):
 
 
 def fits(machine: Machine, task: Task) -> bool:
-    enough = sum(gpu >= task.milli for gpu in machine.gpus) >= task.count
-    return enough and machine.cpu_milli >= task.cpu_milli and (not task.models or machine.model in task.models)
+    if machine.cpu_milli < task.cpu_milli or (task.models and machine.model not in task.models):
+        return False
+    milli = task.milli
+    return len([gpu for gpu in machine.gpus if gpu >= milli]) >= task.count
 
 
 def after(machine: Machine, task: Task, gpus: list[int]) -> Machine:
@@ -58,36 +60,40 @@ def tightest(machine: Machine, task: Task) -> list[int]:
     return [min((gpu, i) for i, gpu in enumerate(machine.gpus) if gpu >= task.milli)[1]]
 
 
-def typical(tasks: list[Task]) -> dict[Task, Fraction]:
-    """The most frequent classes, until they cover 95 % of the pods; ties in the order of the list."""
+def typical(tasks: list[Task]) -> dict[Task, int]:
+    """The most frequent classes and how many pods each has, until they cover 95 % of the pods; ties in the order of the
+    list."""
     chosen: dict[Task, int] = {}
     for task, count in Counter(tasks).most_common():
         if sum(chosen.values()) >= Fraction(95, 100) * len(tasks):
             break
         chosen[task] = count
-    return {task: Fraction(count, sum(chosen.values())) for task, count in chosen.items()}
+    return chosen
 
 
-def fragmentation(machine: Machine, mix: dict[Task, Fraction]) -> Fraction:
-    total = Fraction(0)
-    for task, share in mix.items():
+def fragmentation(machine: Machine, mix: dict[Task, int]) -> Fraction:
+    """Each class weighs as much as its share of the pods of all of them."""
+    total, idle = 0, sum(machine.gpus)
+    for task, count in mix.items():
         if task.count and fits(machine, task):
-            total += share * sum(gpu for gpu in machine.gpus if gpu < task.milli)
+            total += count * sum([gpu for gpu in machine.gpus if gpu < task.milli])
         else:
-            total += share * sum(machine.gpus)
-    return total
+            total += count * idle
+    return Fraction(total, sum(mix.values()))
 
 
-def fgd_score(machine: Machine, task: Task, gpus: list[int], mix: dict[Task, Fraction]) -> int:
-    fall = fragmentation(machine, mix) - fragmentation(after(machine, task, gpus), mix)
+def fgd_score(machine: Machine, task: Task, gpus: list[int], mix: dict[Task, int], before: Fraction) -> int:
+    fall = before - fragmentation(after(machine, task, gpus), mix)
     return int(100 / (1 + math.exp(-fall / 1000)))
 
 
-def fgd(machine: Machine, task: Task, mix: dict[Task, Fraction]) -> tuple[int, list[int]]:
+def fgd(machine: Machine, task: Task, mix: dict[Task, int]) -> tuple[int, list[int]]:
+    before = fragmentation(machine, mix)
     if task.kind != "share":
         gpus = first_free(machine, task)
-        return fgd_score(machine, task, gpus, mix), gpus
-    scored = [(fgd_score(machine, task, [i], mix), -i) for i, gpu in enumerate(machine.gpus) if gpu >= task.milli]
+        return fgd_score(machine, task, gpus, mix, before), gpus
+    possible = [i for i, gpu in enumerate(machine.gpus) if gpu >= task.milli]
+    scored = [(fgd_score(machine, task, [i], mix, before), -i) for i in possible]
     score, gpu = max(scored)
     return score, [-gpu]
 
