@@ -237,7 +237,7 @@ async def test_no_device_is_in_two_leases_although_an_end_is_written_late(cluste
 
 
 def _expired() -> float:
-    # Of this counter alone: those who wait ask for it often, and there are hundreds.
+    # Of this counter alone: there are hundreds, and a test that waits asks every few milliseconds.
     samples = [one for family in LEASE_ENDS.collect() for one in family.samples]
     return sum(one.value for one in samples if one.name.endswith("_total") and one.labels == {"cause": "Expired"})
 
