@@ -2,15 +2,26 @@
 """A playground with GPUStacks for each test, and a real control plane for those that need one."""
 
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from dovetail.operator import reconciler
+from dovetail.operator import run as running
 from dovetail.operator.rollout import part
 from dovetail.playground import Playground
 from tests.operator.stack_world import World
 from tests.order import PLANE, kept_up_to
 from tools.controlplane.plane import Plane
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_collections() -> Iterator[None]:
+    """An operator collects garbage once at its start, before it exempts what is there. Tests exempt nothing (see
+    tests/conftest.py), start hundreds of operators, and each of them would look at all that there is."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "gc", SimpleNamespace(collect=lambda: 0, freeze=lambda: None))
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -36,10 +36,10 @@ FLAGS = (
     "-Wextra",
     "-Werror",
     "-fPIC",
-    "-shared",
     "-fvisibility=hidden",
 )
 NAME, DCGM_NAME = "libnvidia-ml.so.1", "libdcgm.so.4"
+_COMPILED = "compiled.o"
 
 _CALL = re.compile(
     r"^(?:API|[A-Z_]+\(|SYSTEM_TEXT\(|__attribute__.*\*)\s*((?:nvml|dcgm)\w+)(?=[,()])", re.MULTILINE
@@ -101,6 +101,23 @@ def _built(name: str, files: tuple[Path, ...], hidden: tuple[str, ...]) -> Path:
     target = cache_dir() / _recipe(name, files, hidden)
     if (target / name).is_file():
         return target
+    # Compiling takes far longer than linking: what differs by hidden calls alone is linked from the same object.
+    argv = ["-shared", "-pthread", f"-Wl,-soname,{name}", str(_compiled(files).absolute()), "-lm"]
+    argv += ["-Wl,--version-script=symbols"] if hidden else []
+    return _made(target, name, argv, {"symbols": f"{{ local: {'; '.join(hidden)}; }};\n"} if hidden else {})
+
+
+def _compiled(files: tuple[Path, ...]) -> Path:
+    """The object of all sources."""
+    target = cache_dir() / _recipe(_COMPILED, files, ())
+    if not (target / _COMPILED).is_file():
+        sources = [str(source) for source in files if source.suffix == ".c"]
+        _made(target, _COMPILED, [*FLAGS, "-r", "-pthread", "-I.", *sources], {"layout.h": layout.header()})
+    return target / _COMPILED
+
+
+def _made(target: Path, name: str, options: Sequence[str], texts: Mapping[str, str]) -> Path:
+    """The folder `target` with what the compiler makes by these options beside these texts."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if not compiler:
         raise StandinUnavailable("no C compiler on PATH: install gcc (Debian: `apt install gcc libc6-dev`), or set CC")
@@ -110,14 +127,11 @@ def _built(name: str, files: tuple[Path, ...], hidden: tuple[str, ...]) -> Path:
     except OSError as error:
         raise StandinUnavailable(f"cannot write the cache: {error}; set XDG_CACHE_HOME to a writable folder") from error
     try:
-        (partial / "layout.h").write_text(layout.header())
-        (partial / "symbols").write_text(f"{{ {'local: ' + '; '.join(hidden) + ';' if hidden else ''} }};\n")
-        argv = [*compiler.split(), *FLAGS, f"-Wl,-soname,{name}", f"-I{partial}", "-o", str(partial / name), "-pthread"]
-        argv += [str(source) for source in files if source.suffix == ".c"]
-        argv += ["-lm"]
-        argv += [f"-Wl,--version-script={partial / 'symbols'}"] if hidden else []
+        for file, text in texts.items():
+            (partial / file).write_text(text)
+        argv = [*compiler.split(), *options, "-o", name]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            done = subprocess.run(argv, cwd=partial, capture_output=True, text=True, check=False)
         except OSError as error:
             raise StandinUnavailable(f"cannot run the C compiler: {error}; install gcc, or set CC to one") from error
         if done.returncode:

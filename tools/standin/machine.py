@@ -117,7 +117,8 @@ def _write(folder: Path | str, files: Mapping[str, object]) -> None:
 def _link(path: Path, target: Path) -> None:
     folder, _, _ = str(path).rpartition("/")
     here, there = folder.split("/"), str(target).split("/")
-    same = len(os.path.commonprefix([here, there]))  # noqa: RUF071 - of parts, not of characters
+    # A link of the kernel has the name of what it leads to, also where that lies above it.
+    same = len(os.path.commonprefix([here, there[:-1]]))  # noqa: RUF071 - of parts, not of characters
     relative = "/".join([".."] * (len(here) - same) + there[same:])
     try:
         os.symlink(relative, path)  # noqa: PTH211

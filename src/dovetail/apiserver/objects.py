@@ -50,7 +50,10 @@ def labels_of(obj: Object) -> dict[str, str]:
 
 
 def key_of(obj: Object) -> Key:
-    return text_at(obj, "metadata.namespace"), text_at(obj, "metadata.name")
+    # Asked for each object of each list.
+    metadata = object_at(obj, "metadata")
+    namespace, name = metadata.get("namespace"), metadata.get("name")
+    return namespace if isinstance(namespace, str) else "", name if isinstance(name, str) else ""
 
 
 def with_metadata(obj: Object, **fields: object) -> Object:

@@ -6,9 +6,11 @@ What the operator then installs is in `rendering`.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from dovetail.kube.api.resources import GPU_STACKS
+from dovetail.kube.json_values import copied_json
 from dovetail.operator.rendering import kustomize
 from dovetail.operator.rendering.stack_objects import Document
 
@@ -18,8 +20,13 @@ OPERATOR = "dovetail-operator"
 
 
 def definitions() -> tuple[Document, ...]:
-    """The definitions of Dovetail's kinds."""
-    return tuple(kustomize.build(MANIFESTS / "crds"))
+    """The definitions of Dovetail's kinds. They are the caller's own copies of what is built once."""
+    return tuple(copied_json(_definitions()))
+
+
+@cache
+def _definitions() -> list[Document]:
+    return kustomize.build(MANIFESTS / "crds")
 
 
 def operator_objects(image: str = "") -> tuple[Document, ...]:

@@ -32,10 +32,11 @@ _WATCH_S = 900
 
 @pytest.fixture
 def long_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watches of a quarter of an hour and more, for tests of hours: there are thirty, and in an hour they would begin
-    3,600 times, which costs more than all else. `test_long_times.py` has an hour with watches of half a minute."""
+    """Watches of a quarter of an hour and more, and audits and looks for kinds that are not served as rarely, for tests
+    of hours: there are thirty, and in an hour they would begin 3,600 times, which costs more than all else.
+    `test_long_times.py` has an hour with watches of half a minute."""
     monkeypatch.setattr(watch, "_LASTS_S", _WATCH_S)
-    times = ReflectorTimes(heartbeat_s=2 * _WATCH_S + 5.0)
+    times = ReflectorTimes(audit_every_s=4 * _WATCH_S, recheck_s=_WATCH_S, heartbeat_s=2 * _WATCH_S + 5.0)
     monkeypatch.setitem(Reflector.__init__.__kwdefaults__, "times", times)
 
 

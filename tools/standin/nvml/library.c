@@ -214,8 +214,10 @@ API nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
         for (unsigned gi = 0; gi < MOST_INSTANCES && each->mig_mode; gi++)
             for (unsigned ci = 0; ci < MOST_COMPUTE; ci++) {
                 char theirs[96];
+                if (!each->instance[gi].used || !each->instance[gi].compute[ci].used)
+                    continue;
                 uuid_of(each, gi, ci, theirs);
-                if (each->instance[gi].used && each->instance[gi].compute[ci].used && !strcmp(uuid, theirs)) {
+                if (!strcmp(uuid, theirs)) {
                     *out = handle(MIG, order[i], gi, ci);
                     return SUCCESS;
                 }

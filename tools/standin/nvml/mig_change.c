@@ -51,12 +51,21 @@ static void access_file(unsigned minor, int wanted, const char *format, unsigned
     }
 }
 
+static int has_folder(const struct gpu *gpu, unsigned gi) {
+    char path[640];
+    snprintf(path, sizeof path, "%s/driver/nvidia/capabilities/gpu%u/mig/gi%u", host->proc, gpu->minor, gi);
+    return access(path, F_OK) == 0;
+}
+
 // Makes the files agree with the instances, also after a process was killed between the two.
 void sync_access(const struct gpu *gpu) {
     if (!host->proc[0] || !gpu->mig_capable)
         return;
     for (unsigned gi = 0; gi < MOST_INSTANCES; gi++) {
         const struct instance *instance = &gpu->instance[gi];
+        // The folder of an instance goes last: most have none, and looking at each of its files costs most of a call.
+        if (!instance->used && !has_folder(gpu, gi))
+            continue;
         unsigned minor = 3 + gpu->minor * MOST_INSTANCES * (1 + MOST_COMPUTE) + gi * (1 + MOST_COMPUTE);
         if (instance->used)
             access_file(minor, 1, "gpu%u/mig/gi%u", gpu->minor, gi, 0);

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dovetail import __version__
+from dovetail.kube.json_values import copied_json
 from dovetail.kube.objects.stack import Resources, StackImage
 from dovetail.operator.rendering.kustomize import build, containers, image_parts, pod_spec, read_kustomization
 
@@ -22,9 +24,14 @@ OWN_IMAGE = "dovetail"
 def tree(name: str, components: Iterable[str] = ()) -> list[Document]:
     """The objects of a folder of `deploy/` with these components instead of its own, with images as in the manifests.
 
-    "" is the folder of the scheduler. Components are names below `functions/`.
+    "" is the folder of the scheduler. Components are names below `functions/`. The objects are the caller's own copies
+    of what is built once: the files of a running operator do not change.
     """
-    folder = FOLDER / name
+    return copied_json(_built(FOLDER / name, tuple(components)))
+
+
+@lru_cache(maxsize=64)
+def _built(folder: Path, components: tuple[str, ...]) -> list[Document]:
     kustomization = read_kustomization(folder)
     kustomization.pop("images", None)
     return build(folder, kustomization | {"components": [f"functions/{one}" for one in components]})
