@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 IMAGE ?= dovetail:0.1.0
-# Tests are handed out to so many processes. Two of them mostly wait, for the control plane and the node; each may start
-# one of its own (about 1 GiB).
-WORKERS ?= 4
+# Tests are handed out to so many processes. Two of them mostly wait, for the control plane and the node, and others at
+# times; each may start a plane of its own (about 1 GiB).
+WORKERS ?= 5
 # The quick tests wait for more than half of their time, and start nothing large.
 QUICK_WORKERS ?= 4
 # Containers often set it. Without bytecode each of these processes compiles all tests, with their assertions: 7 s.

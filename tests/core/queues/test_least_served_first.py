@@ -116,11 +116,11 @@ def test_a_checkpoint_knows_what_jobs_had() -> None:
     driven.at(20 * HOUR_MS + 1, *returns(driven, "old", "old-2"))
     restored = checkpoint.restore(POLICY, checkpoint.take(driven.state))
     for state in (driven.state, restored):
-        assert state.rank("pod/old-2").level == 1
-        assert state.rank("pod/new").level == 0
+        assert state.rank("pod/old-2")[1] == 1
+        assert state.rank("pod/new")[1] == 0
     for state in (driven.state, restored):
         state.advance(300 * HOUR_MS)
-        assert state.rank("pod/new").level == 2
+        assert state.rank("pod/new")[1] == 2
 
 
 def test_the_order_can_be_changed_while_jobs_run() -> None:
@@ -134,7 +134,7 @@ def test_the_order_can_be_changed_while_jobs_run() -> None:
     later.at(2, ev.QueueChanged(Queue("q")))
     later.at(20 * HOUR_MS, lone("new", queue="q"))
     assert evicted(later) == []
-    assert later.state.rank("pod/old").level == 0
+    assert later.state.rank("pod/old")[1] == 0
 
 
 def test_a_job_that_had_a_level_holds_no_room() -> None:
@@ -154,7 +154,7 @@ def test_what_jobs_had_is_kept_when_queues_and_nodes_change_at_once() -> None:
     driven = Driven(gpu_node("a", 1))
     driven.at(1, BY_LEAST, lone("old", queue="q", work=SAVES), ev.QueueChanged(Queue("top")))
     driven.at(20 * HOUR_MS, ev.NodeChanged(gpu_node("b", 2)), ev.QueueChanged(replace(QUEUE, parent="top")))
-    assert driven.state.rank("pod/old").level == 1
+    assert driven.state.rank("pod/old")[1] == 1
 
 
 def test_a_query_does_not_make_a_job_forgotten() -> None:
