@@ -41,16 +41,17 @@ class Build(build_ext):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "layout.h").write_text(layout.header())
         self.compiler.add_include_dir(str(folder))
-        compile_on_all_cores(self.compiler)
+        compile_together(self.compiler)
         super().build_extensions()
 
 
-def compile_on_all_cores(compiler: Any) -> None:
-    """Let it compile several files of an extension at a time: mypyc's is one of two hundred."""
+def compile_together(compiler: Any) -> None:
+    """Let it compile several files of an extension at a time: mypyc's is one of two hundred. A container often has
+    memory for a few compilers only, whatever the cores of its machine."""
     compile_all, compile_one = compiler.compile, compiler._compile
 
-    def compile_together(*arguments: Any, **options: Any) -> Any:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+    def compile_some(*arguments: Any, **options: Any) -> Any:
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             begun = list[Future[Any]]()
             compiler._compile = lambda *file: begun.append(pool.submit(compile_one, *file))
             objects = compile_all(*arguments, **options)
@@ -58,7 +59,7 @@ def compile_on_all_cores(compiler: Any) -> None:
                 one.result()
         return objects
 
-    compiler.compile = compile_together
+    compiler.compile = compile_some
 
 
 def kernel() -> Extension:

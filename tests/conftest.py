@@ -80,8 +80,8 @@ def pytest_configure() -> None:
     A simulated machine has 2,700 small files: written to a disk they can take ten times as long."""
     if MEMORY.is_dir() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC and shutil.disk_usage(MEMORY).free > 2 << 30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    # Control planes, kubelets, referees, kubectl: they collect garbage where they would have more memory than this, and
-    # run on one core. They need 30 % less CPU, and kube-apiserver 300 MiB more.
+    # Control planes, kubelets, referees, kubectl: each collects garbage only near 700 MiB, and runs on one core. They
+    # need 30 % less CPU, and kube-apiserver 300 MiB more.
     for name, value in (("GOGC", "off"), ("GOMEMLIMIT", "700MiB"), ("GOMAXPROCS", "1")):
         os.environ.setdefault(name, value)
     # As the scheduler has it. Imports and collection make 800,000 objects that stay.

@@ -58,15 +58,11 @@ _VARYING = {"started", "uid", "resourceVersion", "creationTimestamp", "time", "l
 
 
 def comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return _TIMES.sub("", value) if '_ms":' in value else value
     if isinstance(value, dict):
-        # Most values are texts, and tests compare thousands of objects.
-        return {
-            name: one if one.__class__ is str and '_ms":' not in one else comparable(one)
-            for name, one in value.items() if name not in _VARYING
-        }  # fmt: skip
-    if isinstance(value, list):
-        return [comparable(one) for one in value]
-    return _TIMES.sub("", value) if isinstance(value, str) and '_ms":' in value else value
+        return {name: comparable(one) for name, one in value.items() if name not in _VARYING}
+    return [comparable(one) for one in value] if isinstance(value, list) else value
 
 
 def small(stack: GPUStack, _found: Found, image: str) -> Desired:

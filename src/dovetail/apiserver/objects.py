@@ -50,10 +50,8 @@ def labels_of(obj: Object) -> dict[str, str]:
 
 
 def key_of(obj: Object) -> Key:
-    # Asked for each object of each list.
     metadata = object_at(obj, "metadata")
-    namespace, name = metadata.get("namespace"), metadata.get("name")
-    return namespace if isinstance(namespace, str) else "", name if isinstance(name, str) else ""
+    return text_at(metadata, "namespace"), text_at(metadata, "name")
 
 
 def with_metadata(obj: Object, **fields: object) -> Object:

@@ -6,33 +6,24 @@ What the operator then installs is in `rendering`.
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 from dovetail.kube.api.resources import GPU_STACKS
-from dovetail.kube.json_values import copied_json
 from dovetail.operator.rendering import kustomize
+from dovetail.operator.rendering.sources import FOLDER, tree
 from dovetail.operator.rendering.stack_objects import Document
 
-MANIFESTS = Path(__file__).parent / "manifests"
 OPERATOR = "dovetail-operator"
 """The name of its Deployment, its account and its roles."""
 
 
 def definitions() -> tuple[Document, ...]:
-    """The definitions of Dovetail's kinds. They are the caller's own copies of what is built once."""
-    return tuple(copied_json(_definitions()))
-
-
-@cache
-def _definitions() -> list[Document]:
-    return kustomize.build(MANIFESTS / "crds")
+    """The definitions of Dovetail's kinds, the caller's own copies."""
+    return tuple(tree("crds"))
 
 
 def operator_objects(image: str = "") -> tuple[Document, ...]:
     """The operator: namespaces, account, roles, policies, Deployment; with the empty GPUStack as the last. `image` is
     that of the Deployment, "" for this release's."""
-    objects = kustomize.build(MANIFESTS / "operator")
+    objects = kustomize.build(FOLDER / "operator")
     if image:
         deployment = kustomize.select(objects, "Deployment", OPERATOR)
         for container in kustomize.containers(deployment):

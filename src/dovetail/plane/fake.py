@@ -97,8 +97,6 @@ class FakeBroker:
         self.faults: FaultScript | None = faults
         self._grace_ms = grace_ms
         self._state = State(policy or Policy(searches_per_step=64))
-        # When the broker is due. Only its steps change that, and each turn of the clock asks for it.
-        self._wake_ms: int | None = None
         self._streams: dict[str, list[_Stream]] = {}
         self._shown: dict[str, dict[str, RequestNotice | LeaseNotice]] = {}
         self._causes: dict[str, EndCause] = {}
@@ -198,7 +196,7 @@ class FakeBroker:
         for _ in range(_MOST_STEPS):
             decisions = step(self._state, queued, now_ms)
             queued = [event for decision in decisions for event in self._carry_out(decision)]
-            self._wake_ms = due_ms = self._state.next_wake_ms()
+            due_ms = self._state.next_wake_ms()
             if not queued and not self._state.busy and (due_ms is None or due_ms > now_ms):
                 break
         self._publish()
@@ -257,7 +255,8 @@ class FakeBroker:
 
     async def _at(self, now_ms: int) -> None:
         self.clock.move(now_ms)
-        if self._wake_ms is not None and self._wake_ms <= self.clock.now_ms():
+        due_ms = self._state.next_wake_ms()
+        if due_ms is not None and due_ms <= self.clock.now_ms():
             self.submit()
         while self._later and self._later[0][0] <= self.clock.now_ms():
             _, _, stream, notice = heapq.heappop(self._later)
@@ -265,7 +264,7 @@ class FakeBroker:
         await self._settle()
 
     def _next_ms(self) -> int | None:
-        times = [self.clock.next_ms(), self._wake_ms, self._later[0][0] if self._later else None]
+        times = [self.clock.next_ms(), self._state.next_wake_ms(), self._later[0][0] if self._later else None]
         return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
     async def _call(self, name: str, effect: Callable[[], None]) -> None:
