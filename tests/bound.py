@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dovetail.kube.translate.annotations import BOUND, DEVICES
-from dovetail.kube.translate.bound import Bound, text_of
+from dovetail.kube.translate.bound import Bound
 
 
 def bound(uid: str, devices: str = "", *, queue: str = "default", **fields: Any) -> dict[str, str]:
     """The record of a pod, and the devices where some were chosen. `fields` are those of `Bound`."""
-    record = text_of(Bound(1, uid, queue, devices=devices, **fields))
+    record = msgspec.json.encode(Bound(1, uid, queue, devices=devices, **fields)).decode()
     return {BOUND: record} | ({DEVICES: devices} if devices else {})

@@ -67,10 +67,10 @@ async def test_the_requests_are_those_that_the_roles_grant(tmp_path: Path, monke
     seen: set[tuple[str, Right]] = set()
     compose: Any = Client._compose
 
-    def noted(self: Client, method: str, path: str, params: Any, *more: Any) -> bytes:
+    def noted(self: Client, identity: Any, method: str, path: str, params: Any, *more: Any) -> bytes:
         if "dovetail-agent-planes" in self._fixed_headers and (right := asked_for(method, path, params)) is not None:
             seen.add(right)
-        composed: bytes = compose(self, method, path, params, *more)
+        composed: bytes = compose(self, identity, method, path, params, *more)
         return composed
 
     monkeypatch.setattr(Client, "_compose", noted)

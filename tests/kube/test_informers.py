@@ -68,9 +68,9 @@ async def test_it_states_when_the_first_picture_is_whole(playground: Playground)
         playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}})
     async with mirrored(playground) as (mirror, _):
         await asyncio.wait_for(mirror.synced(), PATIENCE_S)
-        assert sum(type(event).__name__ == "NodeChanged" for event in mirror.drain()) == 30
+        assert sum(type(event).__name__ == "NodeChanged" for event in await mirror.events(0)) == 30
         assert len(mirror.nodes.known) == 30
-        assert mirror.drain() == []
+        assert await mirror.events(0) == []
 
 
 async def test_what_kubelets_rejected_comes_after_the_nodes(playground: Playground) -> None:
@@ -92,7 +92,7 @@ async def test_what_kubelets_rejected_comes_after_the_nodes(playground: Playgrou
         await until(lambda: bool(mirror.inbox) and isinstance(mirror.inbox[-1], PodRejected))
         assert not any(isinstance(event, NodeChanged) for event in mirror.inbox)
         await asyncio.wait_for(mirror.synced(), PATIENCE_S)
-        reported = [event for event in mirror.drain() if isinstance(event, NodeChanged | PodRejected)]
+        reported = [event for event in await mirror.events(0) if isinstance(event, NodeChanged | PodRejected)]
         assert reported[1] == PodRejected("default/o-1", "n", "TopologyAffinityError")
 
 

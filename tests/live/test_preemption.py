@@ -50,7 +50,7 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
     monkeypatch.setattr(cycle, "step", hand)
     monkeypatch.setattr(evictor, "_PATIENCE_S", 1.0)
     # What is decided by hand waits for the next step.
-    monkeypatch.setattr(driver, "_LONGEST_NAP_S", 0.2)
+    monkeypatch.setattr(driver, "_LONGEST_WAIT_S", 0.2)
     return hand
 
 

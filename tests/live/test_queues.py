@@ -23,7 +23,7 @@ HALF_LIFE_MS = 7 * 86_400_000
 
 @pytest.fixture(autouse=True)
 def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_LONGEST_NAP_S", 0.2)
+    monkeypatch.setattr(driver, "_LONGEST_WAIT_S", 0.2)
 
 
 class Teams:

@@ -31,7 +31,7 @@ POLICY = "dovetail-scheduler-annotations"
 
 @pytest.fixture(autouse=True)
 def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_LONGEST_NAP_S", 0.2)
+    monkeypatch.setattr(driver, "_LONGEST_WAIT_S", 0.2)
 
 
 class Counted(Struct, frozen=True):

@@ -12,11 +12,12 @@ from typing import Any
 from dovetail.core.decisions import Bind, ClaimGrant
 from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.events import BindFailed
+from dovetail.core.model import Pod, Request
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
 from dovetail.kube.informers import Informers
-from dovetail.kube.translate.translator import PodRef, Translator
+from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.scheduler.binder import Binder
 from dovetail.scheduler.clock import Clock
@@ -84,11 +85,11 @@ class Cluster:
             GROUP, "ResourceClaim", name, {"devices": {"requests": requests} | devices}, namespace="default"
         )
 
-    def pod(self, name: str = "p", *claims: str, **spec: Any) -> PodRef:
+    def pod(self, name: str = "p", *claims: str, **spec: Any) -> Pod:
         claimed = [{"name": claim, "resourceClaimName": claim} for claim in claims or ("c",)]
         container = {"name": "main", "image": "i"}
         made = self.put("v1", "Pod", name, {"containers": [container], "resourceClaims": claimed} | spec)
-        return PodRef("default", name, made["metadata"]["uid"])
+        return Pod(made["metadata"]["uid"], "default", name, Request())
 
     def stored(self, name: str = "c") -> Json:
         found = self.playground.store.get(CLAIMS, "default", name)
@@ -123,7 +124,7 @@ class Cluster:
                 )
             )
 
-    def put_bind(self, target: PodRef, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
+    def put_bind(self, target: Pod, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
         reserve = reserve or tuple(grant.claim for grant in grants)
         self.binder.put(Bind(target.uid, node, 1, claims=grants, reserve=reserve), target, "{}")
 

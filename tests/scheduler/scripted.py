@@ -43,6 +43,10 @@ class Scripted:
         """Answer requests in this order; the last answer is repeated from then on."""
         self._script[method, end_of_path] = list(answers)
 
+    async def fetch(self, method: str, path: str, body: Any = None, **_: object) -> bytes:
+        await self.request(method, path, body)
+        return b""
+
     async def request(self, method: str, path: str, body: Any = None, *, decode: Any = None, **_: object) -> Any:
         self.asked.append((method, path, msgspec.json.decode(body) if isinstance(body, bytes) else body))
         await asyncio.sleep(0)

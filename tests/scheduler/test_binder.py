@@ -14,6 +14,7 @@ import pytest
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
+from dovetail.core.model import Pod, Request
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.nodes.admissions import Admissions
@@ -27,7 +28,6 @@ from dovetail.kube.objects.storage import (
     PersistentVolumeSpec,
 )
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import PodRef
 from dovetail.playground import Playground
 from dovetail.scheduler import binder as module
 from dovetail.scheduler.binder import Binder, NotLeader
@@ -37,7 +37,7 @@ from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN,
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 NOW_MS = 1_000_000
-POD = PodRef("d", "p", "u")
+POD = Pod("u", "d", "p", Request())
 PICK = Bind("u", "n", 1, volumes=(VolumePick("d/data", "disk"),))
 PROVISION = Bind("u", "n", 1, volumes=(VolumePick("d/data", ""),))
 CHOSEN = {"volume.kubernetes.io/selected-node": "n"}
@@ -62,13 +62,13 @@ class Bench:
     """A binder on a scripted server, and what it reported."""
 
     def __init__(self, client: Any) -> None:
-        self.pods = {"u": PodRef("d", "p", "u")}
+        self.pods = {"u": Pod("u", "d", "p", Request())}
         self.mirror: Any = SimpleNamespace(
             nodes=SimpleNamespace(known={("", "n"): object()}),
             claims=SimpleNamespace(known={("d", "data"): claim()}),
             volumes=SimpleNamespace(known={("", "disk"): disk()}),
             feed=SimpleNamespace(
-                pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None),
+                reported=lambda uid: self.pods.get(uid, Pod(uid, "d", uid, Request()) if uid != "u" else None),
                 admissions=Admissions(),
                 device_differences=DeviceDifferences(),
                 node_records=SimpleNamespace(gpu_node=lambda node: None),
@@ -77,7 +77,7 @@ class Bench:
         self.leads = True
         self.bound: list[str] = []
         self.failed: list[BindFailed] = []
-        self.reported_why: list[PodRef | None] = []
+        self.reported_why: list[Pod | None] = []
         self.binder = Binder(
             client,
             Clock(lambda: NOW_MS / 1000, lambda: 0.0),
@@ -88,13 +88,14 @@ class Bench:
             run_id="run",
         )
 
-    def _note_failure(self, event: BindFailed, target: PodRef | None) -> None:
+    def _note_failure(self, event: BindFailed, target: Pod | None) -> None:
         self.failed.append(event)
         self.reported_why.append(target)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
         task = asyncio.create_task(self.binder.run())
+        await asyncio.sleep(0)
         try:
             yield task
         finally:
@@ -243,7 +244,7 @@ async def test_nothing_is_written_after_the_lease_is_lost(bench: Bench, server: 
     server.will("POST", "binding", answer)
     async with bench.running() as task:
         for number in range(10_000):
-            bench.binder.put(Bind(f"u{number}", "n", 1), PodRef("d", f"p{number}", f"u{number}"), "{}")
+            bench.binder.put(Bind(f"u{number}", "n", 1), Pod(f"u{number}", "d", f"p{number}", Request()), "{}")
         await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
@@ -369,7 +370,7 @@ async def test_pods_that_wait_for_volumes_hold_up_nobody(bench: Bench) -> None:
     async with bench.running():
         for number in range(2 * module.WORKERS):
             waits = Bind(f"w{number}", "n", 1, volumes=PROVISION.volumes)
-            bench.binder.put(waits, PodRef("d", f"w{number}", f"w{number}"), "{}")
+            bench.binder.put(waits, Pod(f"w{number}", "d", f"w{number}", Request()), "{}")
         bench.binder.put(Bind("u", "n", 1), POD, "{}")
         await asyncio.wait_for(bench.binder.idle.wait(), PATIENCE_S)
         assert bench.bound == ["u to n"]
@@ -382,7 +383,7 @@ async def test_it_ends_at_once_with_binds_under_way(bench: Bench, server: Script
     server.will("POST", "binding", never.wait)
     async with bench.running() as task:
         for number in range(1_000):
-            bench.binder.put(Bind(f"u{number}", "n", 1), PodRef("d", f"p{number}", f"u{number}"), "{}")
+            bench.binder.put(Bind(f"u{number}", "n", 1), Pod(f"u{number}", "d", f"p{number}", Request()), "{}")
         await asyncio.sleep(0.02)
         began_s = time.monotonic()
         task.cancel()

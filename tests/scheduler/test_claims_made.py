@@ -10,7 +10,6 @@ import pytest
 from dovetail.core.decisions import Bind, ClaimGrant, ClaimToMake
 from dovetail.core.dra.extended import ExtendedUse, claim_for, claim_key
 from dovetail.core.model import Container, Pod, Request
-from dovetail.kube.translate.translator import PodRef
 from dovetail.playground.faults import Fault
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, granted
 from tests.scheduler.scripted import until
@@ -19,28 +18,28 @@ RESOURCE, REQUEST = "example.com/gpu", "container-0-request-0"
 SPEC, USES = claim_for((Container("main", ((RESOURCE, 1),)),), {RESOURCE: DRIVER})
 
 
-def pod(cluster: Cluster, name: str = "p") -> PodRef:
+def pod(cluster: Cluster, name: str = "p") -> Pod:
     amounts = {"resources": {"limits": {RESOURCE: "1"}}}
     made = cluster.put(
         "v1", "Pod", name, {"containers": [{"name": "main", "image": "i"} | amounts], "schedulingGates": []}
     )
-    return PodRef("default", name, made["metadata"]["uid"])
+    return Pod(made["metadata"]["uid"], "default", name, Request())
 
 
-def made(target: PodRef) -> ClaimToMake:
-    return ClaimToMake(claim_key(Pod(target.uid, "default", target.name, Request())), SPEC, USES)
+def made(target: Pod) -> ClaimToMake:
+    return ClaimToMake(claim_key(target), SPEC, USES)
 
 
-def name_of(target: PodRef) -> str:
+def name_of(target: Pod) -> str:
     return made(target).claim.removeprefix("default/")
 
 
-def put_bind(cluster: Cluster, target: PodRef, device: str | None = "gpu-1", **more: Any) -> None:
+def put_bind(cluster: Cluster, target: Pod, device: str | None = "gpu-1", **more: Any) -> None:
     grants = (ClaimGrant(made(target).claim, granted(device, request=REQUEST, **more)),) if device else ()
     cluster.binder.put(Bind(target.uid, "n", 1, claims=grants, made=made(target)), target, "{}")
 
 
-def left(cluster: Cluster, target: PodRef, *, count: int = 1, uid: str = "", **status: Any) -> None:
+def left(cluster: Cluster, target: Pod, *, count: int = 1, uid: str = "", **status: Any) -> None:
     """What an earlier try has left."""
     request = {"name": REQUEST, "exactly": {"deviceClassName": DRIVER, "count": count}}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": target.name, "uid": uid or target.uid, "controller": True}
@@ -56,7 +55,7 @@ def claims(cluster: Cluster) -> list[str]:
     return [claim["metadata"]["name"] for claim in cluster.playground.store.list(CLAIMS)]
 
 
-def reported(cluster: Cluster, target: PodRef) -> Any:
+def reported(cluster: Cluster, target: Pod) -> Any:
     stored = cluster.playground.store.get("pods", "default", target.name)
     assert stored is not None
     return stored["status"].get("extendedResourceClaimStatus")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.core import model
 from dovetail.core.decisions import Cause
 from dovetail.kube.api.discovery import Served
 from dovetail.kube.api.errors import ApiError, StatusCause, StatusDetails, TooManyRequests
@@ -16,7 +17,7 @@ from dovetail.kube.api.reflector import Change
 from dovetail.kube.informers import Informers
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod, PodSpec
-from dovetail.kube.translate.translator import PodRef, Translator
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import evictor
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.evictor import Evictor, Victim
@@ -51,7 +52,8 @@ class Bench:
     def victims(self, *names: str, cause: Cause = "reclaim") -> list[Victim]:
         for name in names:
             self.pod(name)
-        return [Victim(PodRef("d", name, f"uid-{name}"), cause, "gang/d/g", "g takes its due", 7) for name in names]
+        targets = [model.Pod(f"uid-{name}", "d", name, model.Request()) for name in names]
+        return [Victim(target, cause, "gang/d/g", "g takes its due", 7) for target in targets]
 
     def asked(self) -> list[str]:
         """The pods whose eviction was asked for, in order, each time."""

@@ -30,9 +30,9 @@ from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.events import SchedulerRun
 from tests.patience import PATIENCE_S
 
-MOST_FUNCTIONS, MOST_MODULES = 97, 31
+MOST_FUNCTIONS, MOST_MODULES = 75, 30
 """Of `kube` and `scheduler`."""
-MOST_BESIDE_CLIENT = 60
+MOST_BESIDE_CLIENT = 46
 """Without the API client, `kube.api`."""
 ONCE = (
     "kube.translate.known:pod_known", "kube.translate.pods:metadata_of", "kube.translate.pods:pod",

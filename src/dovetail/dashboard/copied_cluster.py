@@ -176,7 +176,7 @@ async def follow(copy: CopiedCluster, config: ClusterConfig, ours: str) -> None:
             tasks.create_task(_name_unread(copy, informers))
             await informers.synced()
             while True:
-                events, taken = informers.drain(), [*batches]
+                events, taken = await informers.events(0), [*batches]
                 batches.clear()
                 if found := [(one, feed.notes(one)) for one in noted if one.startswith(_NOTED)]:
                     taken.append(notes_batch(found))

@@ -146,7 +146,17 @@ class Informers:
         self.inbox.sort(key=rank)
         gc.freeze()
 
-    def drain(self) -> list[Event]:
+    async def events(self, within_s: float) -> list[Event]:
+        """Wait for a change, at most so long (0: not at all), and take the events that have come."""
+        if within_s:
+            # Not asyncio.timeout, which costs several times as much.
+            timer = asyncio.get_running_loop().call_later(within_s, self.changed.set)
+            try:
+                await self.changed.wait()
+            finally:
+                timer.cancel()
+        else:
+            await asyncio.sleep(0)
         events, self.inbox = self.inbox, []
         self.changed.clear()
         return events

@@ -22,7 +22,9 @@ class LeaderClient(Client):
     """`leads` is asked before each attempt of each write, and has to be set before the first one."""
 
     def __init__(self, config: ClusterConfig, *, retries: int = 5, leads: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(config, concurrency=_CONNECTIONS, user_agent="dovetail-operator", retries=retries)
+        super().__init__(
+            config, concurrency=_CONNECTIONS, user_agent="dovetail-operator", retries=retries, permit=self.permit
+        )
         self.leads = leads
 
     def permit(self, method: str) -> None:

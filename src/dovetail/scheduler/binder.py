@@ -25,13 +25,13 @@ from msgspec.structs import replace
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
+from dovetail.core.model import Pod
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import MERGE_PATCH, Attempts, Client
 from dovetail.kube.api.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
 from dovetail.kube.informers import Informers
-from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.bind_serializer import BindSerializer
 from dovetail.scheduler.clock import Clock
@@ -56,7 +56,7 @@ class _Item(Struct, frozen=True):
     reserve. `slow`: it waits for volumes or drivers first. `stale`: it goes back to the core, to be decided again."""
 
     bind: Bind
-    target: PodRef
+    target: Pod
     record: str
     decided_s: float
     claims: bool
@@ -71,7 +71,7 @@ class NotLeader(Exception):
 class Binder:
     """`put` takes each Bind; its devices and record are written to the pod with the bind. `bound` is called for each
     success. `failed` is called with the event for the core and with the pod to report on (None: no report). `forbidden`
-    answers why a pod must not be bound any more."""
+    answers why a pod of a lease must not be bound any more."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Binder:
         mirror: Informers,
         *,
         may_write: Callable[[], bool],
-        failed: Callable[[BindFailed, PodRef | None], None],
-        bound: Callable[[Bind, PodRef], None],
+        failed: Callable[[BindFailed, Pod | None], None],
+        bound: Callable[[Bind, Pod], None],
         run_id: str,
         forbidden: Callable[[str], str] = lambda uid: "",
     ) -> None:
@@ -96,7 +96,7 @@ class Binder:
         self._fences = NumaGuards(client, mirror.feed, run_id)
         self._reservations = DeviceReservations(client, clock, mirror, self._check_leader)
         self._queue: deque[_Item] = deque()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: asyncio.TaskGroup
         self._workers = 0
         self._turns: BindSerializer[_Item] = BindSerializer(mirror.feed, self._enqueue, self._decide_anew)
         mirror.feed.on_gpu_node = self._on_gpu_node
@@ -107,7 +107,7 @@ class Binder:
         self.idle.set()
         self._lull: asyncio.TimerHandle | None = None
 
-    def put(self, bind: Bind, target: PodRef, record: str) -> None:
+    def put(self, bind: Bind, target: Pod, record: str) -> None:
         claims, slow = bool(bind.reserve) or bind.made is not None, bool(bind.volumes)
         if claims:
             self._reservations.expect(bind)
@@ -143,27 +143,22 @@ class Binder:
         if self._lull is not None:
             self._lull.cancel()
         self._queue.append(item)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start one more worker, up to WORKERS."""
-        if self._tasks is not None and self._workers < WORKERS:
+        if self._workers < WORKERS:
             self._workers += 1
-            self._tasks.create_task(self._work(self._tasks))
+            self._tasks.create_task(self._work())
 
     async def run(self) -> None:
-        """Work until cancelled. Raises NotLeader when a bind is due and another process leads."""
+        """Work until cancelled; nothing is `put` before. Raises NotLeader when a bind is due and another process
+        leads."""
         async with asyncio.TaskGroup() as self._tasks:
-            for _ in self._queue:
-                self._begin()
             await asyncio.Event().wait()
 
-    async def _work(self, tasks: asyncio.TaskGroup) -> None:
+    async def _work(self) -> None:
         while self._queue:
             item = self._queue.popleft()
             if item.slow:
                 # A provisioner or driver may take minutes: a task of its own, so that no worker is blocked.
-                tasks.create_task(self._prepare(item))
+                self._tasks.create_task(self._prepare(item))
             elif item.stale:
                 self._end(item, await self._withdraw(item.bind))
             else:
@@ -199,35 +194,37 @@ class Binder:
             self._check_leader()
             if self._turns.barred(bind.node, bind.uid):
                 return await self._withdraw(bind)
-        if why := self._forbidden(bind.uid):
+        if target.lease and (why := self._forbidden(bind.uid)):
             return await self._fail(bind, target, "", _SOON_MS, why, "lease over")
         self._check_leader()
         body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id, item.record)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:
-            await self._client.request("POST", path, body, attempts=Attempts(idempotent=True))
+            await self._client.fetch("POST", path, body, attempts=Attempts(idempotent=True))
         except KubeError as error:
             # Even a refusal may follow an earlier attempt that succeeded, if its answer was lost.
             return await self._resolve(bind, target, error)
         self._bound(bind, target)
         return "bound"
 
-    async def _not_reserved(self, bind: Bind, target: PodRef, error: KubeError | NotReady) -> str:
+    async def _not_reserved(self, bind: Bind, target: Pod, error: KubeError | NotReady) -> str:
         soon = isinstance(error, NotReady | Unreachable | OutcomeUnknown)
         return await self._fail(bind, target, "", _SOON_MS if soon else _REFUSED_RETRY_MS, str(error), "claims")
 
-    async def _resolve(self, bind: Bind, target: PodRef, error: KubeError) -> str:
+    async def _resolve(self, bind: Bind, target: Pod, error: KubeError) -> str:
         """Read the pod until its state is certain, however long the server is away."""
+        path = kinds.PODS.path(target.namespace, target.name)
         while True:
             try:
-                pod = await self._client.request("GET", kinds.PODS.path(target.namespace, target.name), decode=Pod)
+                pod = await self._client.request("GET", path, decode=PodObject)
             except NotFound:
                 return self._gone(bind)
             except KubeError as unknown:
                 self._check_leader()
                 if not isinstance(unknown, Unreachable):
                     # When the server is away, the reflectors log it.
-                    metrics.log.warning("it is not known whether %s was bound to %s: %s", target, bind.node, unknown)
+                    what = "it is not known whether %s was bound to %s: %s"
+                    metrics.log.warning(what, target.key, bind.node, unknown)
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
             if pod.metadata.uid != target.uid:
@@ -246,10 +243,10 @@ class Binder:
         self._failed(BindFailed(bind.uid, "", "the pod is gone", self._clock.now_ms() + _REFUSED_RETRY_MS), None)
         return "gone"
 
-    async def _fail(self, bind: Bind, target: PodRef, node: str, retry_ms: int, why: str, result: str) -> str:
+    async def _fail(self, bind: Bind, target: Pod, node: str, retry_ms: int, why: str, result: str) -> str:
         """Report a failed bind. The pod avoids `node` ("": every node) for `retry_ms`. Returns `result`."""
         await self._reservations.give_back(bind, target.uid)
-        metrics.log.warning("pod %s was not bound to %s (%s): %s", target, bind.node, result, why)
+        metrics.log.warning("pod %s was not bound to %s (%s): %s", target.key, bind.node, result, why)
         self._failed(BindFailed(bind.uid, node, why, self._clock.now_ms() + retry_ms), target)
         return result
 
@@ -272,7 +269,7 @@ class Binder:
                 await self._choose_volume(pick, bind.node)
             await self._reservations.reserve(bind, target.name, target.uid)
             while waiting := self._waiting(bind, asked):
-                if self._mirror.feed.pod_ref(target.uid) is None:
+                if self._mirror.feed.reported(target.uid) is None:
                     self._end(item, "gone")
                     return
                 if time.monotonic() > deadline_s:

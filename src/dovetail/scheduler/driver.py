@@ -18,7 +18,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +41,6 @@ from dovetail.core.decisions import (
     Unnominate,
 )
 from dovetail.core.devices.collectives import AllReduce
-from dovetail.core.devices.layout import Layout
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.events import (
     BindFailed,
@@ -62,7 +62,6 @@ from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import Client
 from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
 from dovetail.kube.informers import Informers
-from dovetail.kube.translate.translator import PodRef
 from dovetail.recording.calls import CoreCalls
 from dovetail.scheduler import metrics, nominations, wire
 from dovetail.scheduler.binder import Binder
@@ -75,7 +74,7 @@ from dovetail.scheduler.nominations import Nominations
 from dovetail.scheduler.preemptions import Preemptions
 from dovetail.scheduler.reporter import Reporter, StepReport
 
-_LONGEST_NAP_S = 5.0
+_LONGEST_WAIT_S = 5.0
 _GROUP_CONDITIONS = {
     NATIVE.id_prefix: "PodGroupInitiallyScheduled",
     COMPOSITE.id_prefix: "CompositePodGroupInitiallyScheduled",
@@ -91,6 +90,14 @@ class _GangStart(Struct, frozen=True):
     step: int
     level: str
     all_reduce: AllReduce | None
+
+
+class Core(Protocol):
+    """The module `cycle`, or what calls it and passes each call on to observers."""
+
+    def step(self, state: State, events: Iterable[Event], now_ms: int) -> list[Decision]: ...
+
+    def apply_events(self, state: State, events: Iterable[Event], now_ms: int) -> None: ...
 
 
 class Driver:
@@ -113,6 +120,7 @@ class Driver:
         self._clock = clock
         self._leads = leads
         self._calls = calls
+        self._core: Core = cycle if calls is None else calls
         self._divider = divider
         self.binder = Binder(
             client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run.id,
@@ -155,19 +163,21 @@ class Driver:
                 self._ended = True
 
     async def _loop(self) -> None:
+        wait_s = 0.0
         while True:
+            events = await self._mirror.events(wait_s)
             if self._calls is not None:
                 self.state = self._calls.renewed(self.state)
-            events = self._mirror.drain()
             if not self._leads():
-                self._apply_events(events)
+                self._core.apply_events(self.state, events, self._clock.now_ms())
                 self.last_step_s = time.monotonic()
-                await self._nap(_LONGEST_NAP_S)
+                wait_s = _LONGEST_WAIT_S
                 continue
             if not self._has_led:
                 events += self._charged_by_others()
             with metrics.STEP_SECONDS.time():
-                decisions = self._step(events)
+                decisions = self._core.step(self.state, events, self._clock.now_ms())
+            metrics.log.debug("step %d: %d events, %d decisions", self.state.steps, len(events), len(decisions))
             self.last_step_s = time.monotonic()
             for kind, times in Counter(map(type, decisions)).items():
                 metrics.count(metrics.DECISIONS, kind.__name__.lower(), times=times)
@@ -179,12 +189,11 @@ class Driver:
             for decision in decisions:
                 self._carry_out(decision)
             self._note(events)
-            if self.state.busy:
-                await asyncio.sleep(0)
-                continue
-            wake_ms = self.state.next_wake_ms()
-            due_s = _LONGEST_NAP_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
-            await self._nap(min(due_s, _LONGEST_NAP_S))
+            wait_s = 0.0
+            if not self.state.busy:
+                wake_ms = self.state.next_wake_ms()
+                due_s = _LONGEST_WAIT_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
+                wait_s = min(due_s, _LONGEST_WAIT_S)
 
     def _charged_by_others(self) -> list[Event]:
         """What the leader before charged for leases, which this process has not: a follower sees no lease begin."""
@@ -194,24 +203,6 @@ class Driver:
         return (
             feed.records.usages(known["", name] for name in from_below if ("", name) in known) + feed.leases.leading()
         )
-
-    def _apply_events(self, events: list[Event]) -> None:
-        apply_events = cycle.apply_events if self._calls is None else self._calls.apply_events
-        apply_events(self.state, events, self._clock.now_ms())
-
-    def _step(self, events: list[Event]) -> list[Decision]:
-        step = cycle.step if self._calls is None else self._calls.step
-        decisions = step(self.state, events, self._clock.now_ms())
-        metrics.log.debug("step %d: %d events, %d decisions", self.state.steps, len(events), len(decisions))
-        return decisions
-
-    async def _nap(self, longest_s: float) -> None:
-        # Not asyncio.timeout, which costs several times as much.
-        timer = asyncio.get_running_loop().call_later(longest_s, self._mirror.changed.set)
-        try:
-            await self._mirror.changed.wait()
-        finally:
-            timer.cancel()
 
     def _carry_out(self, decision: Decision) -> None:
         match decision:
@@ -246,33 +237,32 @@ class Driver:
         feed, cluster = self._mirror.feed, self.state.cluster
         if self._divider is not None:
             self._divider.propose(bind.uid, None)
-        target = feed.pod_ref(bind.uid)
-        if target is None:
-            return
         placement, pod = cluster.placements.get(bind.uid), self.state.workloads.pods[bind.uid]
-        shared = placement is not None and placement.share_bits
-        if self._layout(bind.node) is None and not shared and not pod.lease:
+        chosen = placement is not None and (placement.share_bits or cluster.nodes.layout(placement.slot) is not None)
+        if not chosen and not pod.lease:
             # The core counted the devices and chose no particular ones. Those of a lease are particular everywhere: by
             # them a scheduler that starts knows that the pod is inside.
             bind = replace(bind, devices=())
         queue = self.state.shares.pod_queues.of(pod)
         record = feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
+        if record is None:
+            return
         late = [key for key in (_CONDITION + bind.uid, nominations.KEY + bind.uid) if self.reporter.writes(key)]
         if not late:
-            self.binder.put(bind, target, record)
+            self.binder.put(bind, pod, record)
             return
 
         async def when_withdrawn() -> None:
             for key in late:
                 await self.reporter.withdraw(key)
-            self.binder.put(bind, target, record)
+            self.binder.put(bind, pod, record)
 
         self._tasks.create_task(when_withdrawn())
 
     def _forbidden(self, uid: str) -> str:
-        """Why the pod must not be bound any more, "" if it may: the lease that it is within may be over by now."""
+        """Why a pod of a lease must not be bound any more, "" if it may: the lease may be over by now."""
         pod = self.state.workloads.pods.get(uid)
-        if pod is None or not pod.lease:
+        if pod is None:
             return ""
         live = self.state.leases.live.get(pod.lease)
         if live is None or live.lease.fence != pod.fence or self._clock.now_ms() >= self.state.leases.end_ms(pod.lease):
@@ -287,13 +277,8 @@ class Driver:
         placed = [placements[pod.uid] for pod in members if pod.uid in placements]
         return _GangStart(bind.step, bind.level, of_placements(self.state.cluster, placed))
 
-    def _layout(self, node: str) -> Layout | None:
-        nodes = self.state.cluster.nodes
-        slot = nodes.slots.get(node)
-        return nodes.layout(slot) if slot is not None else None
-
-    def _bound(self, bind: Bind, target: PodRef) -> None:
-        pod = str(target)
+    def _bound(self, bind: Bind, target: Pod) -> None:
+        pod = target.key
         known = self.state.workloads.pods.get(bind.uid)
         if known is not None and known.created_ms:
             waited_ms = max(0, self._clock.now_ms() - known.created_ms)
@@ -306,13 +291,19 @@ class Driver:
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
             metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})
-        layout = self._layout(bind.node) if bind.mbps else None
         start = self._starting.get(bind.gang)
         all_reduce = start.all_reduce if start is not None else None
-        placed = bound_text(bind, pod, all_reduce, assumed=layout is not None and layout.assumed)
+        placed = bound_text(bind, pod, all_reduce, assumed=bool(bind.mbps) and self._assumed(bind.node))
         self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
-    def _failed(self, failed: BindFailed, target: PodRef | None) -> None:
+    def _assumed(self, node: str) -> bool:
+        """Whether the wiring of the node's GPUs is known from their product alone."""
+        nodes = self.state.cluster.nodes
+        slot = nodes.slots.get(node)
+        layout = nodes.layout(slot) if slot is not None else None
+        return layout is not None and layout.assumed
+
+    def _failed(self, failed: BindFailed, target: Pod | None) -> None:
         self._mirror.put([failed, *self._mirror.feed.not_bound(failed.uid)])
         self._preemptions.bind_failed(failed.uid)
         if target is not None:
@@ -377,11 +368,11 @@ class Driver:
         if self._divider is not None and hold.uids:
             self._divider.propose(hold.uids[0], refusal.repartition)
         for uid in hold.uids:
-            target = self._mirror.feed.pod_ref(uid)
+            target = self._mirror.feed.reported(uid)
             if target is None:
                 continue
             self._let_go(uid)
-            metrics.log.debug("%s waits: %s", target, message)
+            metrics.log.debug("%s waits: %s", target.key, message)
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
             path = kinds.PODS.path(target.namespace, target.name, "status")
             self.reporter.put(_CONDITION + uid, StepReport("condition", "PATCH", path, body))

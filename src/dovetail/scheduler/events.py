@@ -7,16 +7,23 @@ binds. While an event waits, a later one of the same kind and pod replaces it.
 
 from __future__ import annotations
 
+import time
 from enum import Enum
+from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
-from dovetail.kube.api import resources as kinds
-from dovetail.kube.translate.translator import PodRef
+from dovetail.core.model import Pod
+from dovetail.kube.api.resources import EVENTS, PODS
+from dovetail.kube.translate.annotations import DECISION
+from dovetail.kube.translate.event_documents import EventNote, EventObject, EventReporter, event_document
 from dovetail.scheduler import wire
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.reporter import Reporter, StepReport
-from dovetail.scheduler.wire import EventType
+
+REPORTER = "dovetail"
+_encode = msgspec.json.Encoder().encode
 
 
 class SchedulerRun(Struct, frozen=True):
@@ -25,6 +32,14 @@ class SchedulerRun(Struct, frozen=True):
 
     id: str
     instance: str
+
+
+class EventType(NamedTuple):
+    """The machine-readable part of an Event: its reason, its action, and its type ("Normal" or "Warning")."""
+
+    reason: str
+    action: str
+    type: str
 
 
 class EventKind(Enum):
@@ -47,22 +62,25 @@ class Events:
         self._reporter = reporter
         self._clock = clock
         self._run = run
+        self._writer = EventReporter(REPORTER, run.instance)
 
     def put(
         self,
-        target: PodRef,
+        target: Pod,
         kind: EventKind,
         note: str,
         *,
         step: int | None = None,
-        related: PodRef | None = None,
+        related: Pod | None = None,
     ) -> None:
         """Queue an Event about a pod. `step` is the step of the decision, None if there is none; `related` is a second
-        pod that it concerns."""
-        body = wire.event(
-            kind.value, regarding=target, related=related, note=note,
-            decision="" if step is None else wire.decision_id(self._run.id, step),
-            instance=self._run.instance, now_ms=self._clock.now_ms(),
-        )  # fmt: skip
-        report = StepReport("event", "POST", kinds.EVENTS.path(target.namespace), body)
+        pod that it concerns. The name of the Event has the time in nanoseconds, as in client-go."""
+        about = EventObject(PODS, target.namespace, target.name, target.uid)
+        other = EventObject(PODS, related.namespace, related.name, related.uid) if related is not None else None
+        document = event_document(
+            about, EventNote(*kind.value, note), self._writer, self._clock.now_ms(), f"{time.time_ns():x}", other
+        )
+        if step is not None:
+            document["metadata"]["annotations"] = {DECISION: wire.decision_id(self._run.id, step)}
+        report = StepReport("event", "POST", EVENTS.path(target.namespace), _encode(document))
         self._reporter.put(f"event/{kind.name}/{target.uid}", report)

@@ -24,10 +24,11 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.core.decisions import Cause
+from dovetail.core.model import Pod
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import STRATEGIC_PATCH, Attempts, Client
 from dovetail.kube.api.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
-from dovetail.kube.translate.translator import PodRef, Translator
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.clock import Clock
 
@@ -57,12 +58,12 @@ class Victim(Struct, frozen=True):
     broken gang it is that gang itself, for a drain the node or the queue. `note` states the beneficiary and the reason,
     `step` is the step of the decision, `preemptor` is one of the pods that get the capacity."""
 
-    target: PodRef
+    target: Pod
     cause: Cause | Literal["release", "broken", "drain", "stop"]
     workload: str
     note: str
     step: int
-    preemptor: PodRef | None = None
+    preemptor: Pod | None = None
 
 
 class Evictor:
@@ -123,7 +124,7 @@ class Evictor:
         self._end(victim, result)
 
     def _fail(self, victim: Victim, why: str) -> None:
-        metrics.log.warning("pod %s is not evicted: %s", victim.target, why)
+        metrics.log.warning("pod %s is not evicted: %s", victim.target.key, why)
         self._end(victim, "refused")
         self._failed(victim, why)
 
@@ -143,7 +144,7 @@ class Evictor:
             async with self._room:
                 if self._wanted.get(target.uid) is not victim:
                     return "withdrawn", ""
-                if self._feed.pod_ref(target.uid) is None:
+                if self._feed.reported(target.uid) is None:
                     return "gone", ""
                 if not self._may_write():
                     return "not leader", ""
@@ -170,7 +171,7 @@ class Evictor:
         except (NotFound, Conflict):
             return
         except KubeError as error:
-            metrics.log.warning("the condition of %s has no reason of the eviction: %s", target, error)
+            metrics.log.warning("the condition of %s has no reason of the eviction: %s", target.key, error)
 
 
 def _lost(error: KubeError) -> bool:

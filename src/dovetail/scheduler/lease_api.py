@@ -105,7 +105,7 @@ class LeaseApi:
 
     async def delete_pod(self, uid: str) -> None:
         """Delete a pod of a lease that is over. Raises ApiError."""
-        target = self._mirror.feed.pod_ref(uid)
+        target = self._mirror.feed.reported(uid)
         if target is not None:
             options = {"preconditions": {"uid": uid}, "gracePeriodSeconds": ENDED_GRACE_S}
             await self._delete(PODS.path(target.namespace, target.name), options)

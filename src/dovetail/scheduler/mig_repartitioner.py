@@ -72,7 +72,7 @@ class MigRepartitioner:
         """Request all layouts that are due now."""
         now_ms = self._clock.now_ms()
         for uid, pending in list(self._pending.items()):
-            if self._feed.pod_ref(uid) is None:
+            if self._feed.reported(uid) is None:
                 del self._pending[uid]
                 continue
             node = self._feed.node_records.gpu_node(pending.proposal.node)

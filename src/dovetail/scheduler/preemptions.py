@@ -18,7 +18,6 @@ from dovetail.core.events import EvictionFailed
 from dovetail.core.model import Pod
 from dovetail.kube.api.client import Client
 from dovetail.kube.informers import Informers
-from dovetail.kube.translate.translator import PodRef
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import EventKind, Events
@@ -69,12 +68,12 @@ class Preemptions:
         note = eviction_text(evict)
         for uid, node in evict.nominations:
             self._nominations.put(uid, node, evict.step)
-            target = self._mirror.feed.pod_ref(uid)
+            target = self._mirror.feed.reported(uid)
             if target is not None:
                 waits = f"waiting for room on {node}: {note}"
                 self._events.put(target, EventKind.PREEMPTING, waits, step=evict.step)
         metrics.log.info("evicting %d pods: %s", len(evict.uids), note)
-        preemptor = self._mirror.feed.pod_ref(evict.nominations[0][0]) if evict.nominations else None
+        preemptor = self._mirror.feed.reported(evict.nominations[0][0]) if evict.nominations else None
         targets = self._targets(evict.uids)
         if targets:
             victims = [Victim(target, evict.cause, workload, note, evict.step, preemptor) for target in targets]
@@ -121,7 +120,7 @@ class Preemptions:
 
     def _stays(self, victim: Victim, why: str) -> None:
         if victim.cause not in _ALONE:
-            self._mirror.put([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
+            self._mirror.put([EvictionFailed(victim.target.uid, f"pod {victim.target.key} stays: {why}")])
 
-    def _targets(self, uids: Iterable[str]) -> list[PodRef]:
-        return [target for target in map(self._mirror.feed.pod_ref, uids) if target is not None]
+    def _targets(self, uids: Iterable[str]) -> list[Pod]:
+        return [target for target in map(self._mirror.feed.reported, uids) if target is not None]

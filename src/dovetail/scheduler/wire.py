@@ -1,31 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request bodies that the scheduler writes: bindings, conditions, events, volume choices. Encoded once each; pure
-except for the names of events."""
+"""The request bodies that the scheduler writes about pods, groups and volumes, Events excepted (`events`). Encoded once
+each; pure."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from dovetail.core.decisions import Bind
 from dovetail.core.dra.extended import ExtendedUse
-from dovetail.kube.api.resources import PODS
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.nodes.instances import shown
 from dovetail.kube.objects.base import time_text
 from dovetail.kube.translate.annotations import BOUND, DECISION, DELETION_COST, DEVICES, POD_DELETION_COST, RANK
-from dovetail.kube.translate.event_documents import (
-    EventNote,
-    EventObject,
-    EventReporter,
-    event_document,
-)
-from dovetail.kube.translate.translator import PodRef
 
-REPORTER = "dovetail"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
 _encode = msgspec.json.Encoder().encode
 
@@ -123,29 +112,6 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
             }
         }
     )
-
-
-class EventType(NamedTuple):
-    """The machine-readable part of an Event: its reason, its action, and its type ("Normal" or "Warning")."""
-
-    reason: str
-    action: str
-    type: str
-
-
-def event(
-    event_type: EventType, *, regarding: PodRef, note: str, decision: str, instance: str, now_ms: int,
-    related: PodRef | None = None,
-) -> bytes:  # fmt: skip
-    """An Event about a pod. `decision` is the id of the decision that it reports, "" for none. Its name has the time in
-    nanoseconds, as in client-go."""
-    about = EventObject(PODS, regarding.namespace, regarding.name, regarding.uid)
-    other = EventObject(PODS, related.namespace, related.name, related.uid) if related is not None else None
-    report, reporter = EventNote(*event_type, note), EventReporter(REPORTER, instance)
-    document = event_document(about, report, reporter, now_ms, f"{time.time_ns():x}", other)
-    if decision:
-        document["metadata"]["annotations"] = {DECISION: decision}
-    return _encode(document)
 
 
 def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:

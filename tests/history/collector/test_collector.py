@@ -307,10 +307,8 @@ class SlowStore:
 class NoChanges:
     """Informers to which nothing happens."""
 
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-
-    def drain(self) -> list[Any]:
+    async def events(self, within_s: float) -> list[Any]:
+        await asyncio.sleep(within_s)
         return []
 
 

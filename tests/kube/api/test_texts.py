@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.api.errors import reply_error
 from dovetail.kube.api.resources import EVENTS, PODS
 from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
-from dovetail.kube.translate.translator import PodRef
+from dovetail.kube.translate.event_documents import EventNote, EventObject, EventReporter, event_document
 from dovetail.scheduler import wire
 from tools.controlplane.plane import Plane
 
@@ -23,10 +25,9 @@ LONG = ["x" * 1_025, "ü" * 513, "…" * 342, "é" + "x" * 1_023, "😀" * 100_0
 
 
 def event(note: str, instance: str = "me") -> bytes:
-    return wire.event(
-        wire.EventType("FailedScheduling", "Scheduling", "Warning"),
-        regarding=PodRef("texts", "p", "u"), note=note, decision="", instance=instance, now_ms=NOW_MS,
-    )  # fmt: skip
+    about, report = EventObject(PODS, "texts", "p", "u"), EventNote("FailedScheduling", "Scheduling", "Warning", note)
+    reporter = EventReporter("dovetail", instance)
+    return msgspec.json.encode(event_document(about, report, reporter, NOW_MS, f"{time.time_ns():x}"))
 
 
 @given(st.text(), st.integers(8, 64))

@@ -86,7 +86,7 @@ def test_of_a_pod_that_went_while_nobody_watched_the_metadata_are_enough(known: 
     for last in (known, outline(known)):
         feed = Translator()
         first = feed.pods(added(known))
-        reported.append((first, feed.pods(deleted(last)), feed.pod_ref("u-a")))
+        reported.append((first, feed.pods(deleted(last)), feed.reported("u-a")))
     assert reported[0] == reported[1]
     assert reported[0][0], "it was reported"
 
@@ -111,7 +111,7 @@ def test_a_pod_that_ran_while_nobody_followed_is_reported_on_its_node_and_gone()
     )
     assert second == ev.PodRemoved("u-a", START_MS + 7000, succeeded=True)
     assert feed.pods([Change("modified", ended(7))]) == []
-    assert feed.pod_ref("u-a") is None
+    assert feed.reported("u-a") is None
 
 
 def test_they_are_reported_in_the_order_in_which_they_ended_and_before_those_that_live() -> None:

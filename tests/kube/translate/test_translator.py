@@ -15,7 +15,7 @@ from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCAN
 from dovetail.kube.objects import base, fabric, storage
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.gang_records import GangRef
-from dovetail.kube.translate.translator import PodRef, Translator
+from dovetail.kube.translate.translator import Translator
 from tests.kube.yaml_objects import Change, added, deleted, pod, wire
 
 JOB = OwnerRef(JOBS, "ml", "train")
@@ -116,10 +116,11 @@ def test_a_finished_pod_is_gone() -> None:
     feed = Translator()
     assert feed.pods(added(pod("status: {phase: Failed}"))) == []
     feed.pods(added(pod("status: {phase: Running}")))
-    assert feed.pod_ref("u-a") == PodRef("ml", "a", "u-a")
+    found = feed.reported("u-a")
+    assert found is not None and (found.uid, found.key) == ("u-a", "ml/a")
     assert feed.pods(modified(pod("status: {phase: Succeeded}"))) == [ev.PodRemoved("u-a", succeeded=True)]
     assert feed.pods(deleted(pod("status: {phase: Succeeded}"))) == []
-    assert feed.pod_ref("u-a") is None
+    assert feed.reported("u-a") is None
 
 
 def test_a_pod_that_failed_differs_from_one_that_was_deleted() -> None:

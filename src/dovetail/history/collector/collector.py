@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -120,8 +119,10 @@ class Collector:
         timeline = Timeline(begun, gap_ms=_GAP_MS)
         self.reported.add(begun)
         written_s = 0.0
+        wait_s = 0.0
         while True:
-            events = self._informers.drain()
+            events = await self._informers.events(wait_s)
+            wait_s = min(_TAKE_S, self._write_s)
             now_ms = self.now_ms()
             enter(self._state, events, now_ms)
             batch = timeline.advance(self._state, now_ms, self._seeing.take(events))
@@ -132,11 +133,6 @@ class Collector:
             if self.last_pass_s - written_s >= self._write_s:
                 await self._write(now_ms)
                 written_s = time.monotonic()
-            try:
-                async with asyncio.timeout(min(_TAKE_S, self._write_s)):
-                    await self._informers.changed.wait()
-            except TimeoutError:
-                continue
 
     async def take_use(self, hours: list[UseHour]) -> None:
         """Write these with the next batch."""

@@ -96,7 +96,8 @@ class Client:
     """The API server of one cluster. `async with Client(config) as client:`
 
     At most `concurrency` requests are under way at a time; streams do not count. `retries` bounds the attempts after
-    the first. `jitter` gives random numbers in [0, 1).
+    the first. `jitter` gives random numbers in [0, 1). `permit` is called with the method before each attempt: the
+    client of a process that may not write at all times raises its own error there.
     """
 
     def __init__(
@@ -107,11 +108,13 @@ class Client:
         user_agent: str = f"dovetail/{__version__}",
         retries: int = 5,
         jitter: Callable[[], float] = random.random,
+        permit: Callable[[str], None] | None = None,
     ) -> None:
         self.config = config
         self.jitter = jitter
         # Collection paths whose watch has refused sendInitialEvents.
         self.without_streaming_list: set[str] = set()
+        self._permit = permit
         self._retries = retries
         self._concurrency = concurrency
         url = urlsplit(config.server)
@@ -194,6 +197,7 @@ class Client:
         """As `request`, but the reply as it came. Raises TooLarge where its body has more than `most_bytes`: these are
         not read."""
         payload = b"" if body is None else body if isinstance(body, bytes) else _encode(body)
+        where = f"{method} {path}"
         idempotent = attempts.idempotent
         if idempotent is None:
             idempotent = method in _REPEATABLE or content_type in _REPEATABLE
@@ -201,24 +205,31 @@ class Client:
         refused: Identity | None = None
         attempt = 0
         while True:
-            self.permit(method)
-            identity = await self._identify()
-            request = self._compose(method, path, params, content_type, accept, payload)
+            if self._permit is not None:
+                self._permit(method)
+            identity = self._credentials.fresh() or await self._credentials.renew()
+            request = self._compose(identity, method, path, params, content_type, accept, payload)
             try:
-                return await self._exchange(request, f"{method} {path}", attempts, idempotent, most_bytes)
-            except Unauthorized:
+                status, headers, reply = await self._pool.exchange(
+                    request, attempts.timeout_s, urgent=attempts.urgent, most_bytes=most_bytes
+                )
+                log.debug("%s: %d", where, status)
+                if 200 <= status < 300:
+                    return reply
+                failure = reply_error(status, headers, reply, where, harmless=idempotent)
+            except (NotConnected, Dropped, TooLong) as error:
+                failure = _failure(error, where, harmless=idempotent)
+                failure.__cause__ = error
+            if isinstance(failure, Unauthorized):
                 if refused or not await self._reidentify(identity):
-                    raise
+                    raise failure
                 refused = identity
-            except ApiError as failure:
-                delay_s = retry_delay_s(attempt, failure, idempotent=idempotent, jitter=self.jitter())
-                attempt += 1
-                if delay_s is None or attempt == most:
-                    raise
-                await asyncio.sleep(delay_s)
-
-    def permit(self, method: str) -> None:
-        """Called before each attempt. A client that may not write at all times raises its own error here."""
+                continue
+            delay_s = retry_delay_s(attempt, failure, idempotent=idempotent, jitter=self.jitter())
+            attempt += 1
+            if delay_s is None or attempt == most:
+                raise failure
+            await asyncio.sleep(delay_s)
 
     @asynccontextmanager
     async def stream(
@@ -229,9 +240,9 @@ class Client:
         `timeout_s` is for the head of the reply. Nothing is retried, but a 401 renews the credentials before it is
         raised, so that the caller's next attempt has new ones.
         """
-        identity = await self._identify()
+        identity = self._credentials.fresh() or await self._credentials.renew()
         where = f"GET {path}"
-        request = self._compose("GET", path, params, JSON, JSON, b"")
+        request = self._compose(identity, "GET", path, params, JSON, JSON, b"")
         try:
             async with self._pool.stream() as connection:
                 async with asyncio.timeout(timeout_s):
@@ -244,26 +255,11 @@ class Client:
                     raise reply_error(status, connection.headers, body, where, harmless=True)
                 yield connection
         except (NotConnected, Dropped, TimeoutError) as error:
-            raise no_reply(type(error).__name__, str(error), where, harmless=True) from error
-
-    async def _exchange(self, request: bytes, where: str, attempts: Attempts, harmless: bool, most_bytes: int) -> bytes:
-        try:
-            status, headers, body = await self._pool.exchange(
-                request, attempts.timeout_s, urgent=attempts.urgent, most_bytes=most_bytes
-            )
-        except TooLong as error:
-            raise TooLarge(0, "TooLarge", str(error), where) from error
-        except NotConnected as error:
-            raise no_reply("NotConnected", str(error), where, harmless=True) from error
-        except Dropped as error:
-            raise no_reply("Dropped", str(error), where, harmless=harmless) from error
-        log.debug("%s: %d", where, status)
-        if 200 <= status < 300:
-            return body
-        raise reply_error(status, headers, body, where, harmless=harmless)
+            raise _failure(error, where, harmless=True) from error
 
     def _compose(
         self,
+        identity: Identity,
         method: str,
         path: str,
         params: Params,
@@ -271,10 +267,12 @@ class Client:
         accept: str,
         payload: bytes,
     ) -> bytes:
+        if identity is not self._identity:
+            self._use(identity)
         headers = self._headers.get((content_type, accept))
         if headers is None:
             lines = f"{self._fixed_headers}Content-Type: {content_type}\r\nAccept: {accept}\r\n"
-            if token := self._identity.token:
+            if token := identity.token:
                 if not (token.isascii() and token.isprintable()):
                     raise ConfigError("the token holds characters that no header can have: issue it anew")
                 lines += f"Authorization: Bearer {token}\r\n"
@@ -291,17 +289,22 @@ class Client:
             payload,
         )
 
-    async def _identify(self) -> Identity:
-        """The identity to use now, which is a new one when the source has issued it."""
-        identity = self._credentials.fresh() or await self._credentials.renew()
-        if identity is not self._identity:
-            if identity.client_pem != self._identity.client_pem:
-                self._pool.use(self.config.ssl_context(identity.client_pem))
-            self._identity = identity
-            self._headers.clear()
-        return identity
+    def _use(self, identity: Identity) -> None:
+        """The source has issued a new identity."""
+        if identity.client_pem != self._identity.client_pem:
+            self._pool.use(self.config.ssl_context(identity.client_pem))
+        self._identity = identity
+        self._headers.clear()
 
     async def _reidentify(self, refused: Identity) -> bool:
         """After a 401: read the source again; False when it has no other identity."""
         identity = await self._credentials.renew(refused)
         return (identity.token, identity.client_pem) != (refused.token, refused.client_pem)
+
+
+def _failure(error: Exception, where: str, *, harmless: bool) -> ApiError:
+    """The error for a request without a complete reply."""
+    if isinstance(error, TooLong):
+        return TooLarge(0, "TooLarge", str(error), where)
+    # Where there was no connection, nothing was sent.
+    return no_reply(type(error).__name__, str(error), where, harmless=harmless or isinstance(error, NotConnected))

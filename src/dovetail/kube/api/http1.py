@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._arrivals: select.poll | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrived = asyncio.Event()
         self._lost: Exception | None = None
         self._heard_s = 0.0
         self._watchdog: asyncio.TimerHandle | None = None
@@ -185,8 +185,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _arrival(self) -> None:
         if self._lost:
             raise self._lost
-        self._waiter = self._loop.create_future()
-        await self._waiter
+        self._arrived.clear()
+        await self._arrived.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports are no subclass of asyncio's.
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._heard_s = self._loop.time()
         if self._buffered_bytes > _HIGH_WATER_BYTES and self._transport:
             self._transport.pause_reading()
-        self._wake()
+        self._arrived.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._until_close and exc is None:
@@ -238,11 +238,7 @@ class Connection(asyncio.BufferedProtocol):
                 exc if isinstance(exc, Dropped) else Dropped(f"the connection was closed: {exc or 'by the server'}")
             )
             self._arrivals = None
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._arrived.set()
 
     # What the parser finds.
 
@@ -310,6 +306,7 @@ class ConnectionPool:
             self.close()
             raise
         finally:
+            connection.unwatch()
             self._put(connection)
 
     async def exchange(
@@ -327,7 +324,7 @@ class ConnectionPool:
             timer = asyncio.get_running_loop().call_later(timeout_s, connection.connection_lost, late)
             try:
                 connection.send(request)
-                reply = await connection.head(), connection.headers, await connection.body(most_bytes)
+                body = await connection.body(most_bytes)
             except BaseException as error:
                 # Also when cancelled: the reply may arrive yet, and must not be taken for that of the next request.
                 connection.close()
@@ -338,7 +335,7 @@ class ConnectionPool:
             finally:
                 timer.cancel()
             self._put(connection)
-            return reply
+            return connection.status, connection.headers, body
 
     def close(self) -> None:
         """Close what is idle; connections in use close when their exchange ends badly or their owner is cancelled."""
@@ -362,7 +359,6 @@ class ConnectionPool:
     def _put(self, connection: Connection) -> None:
         """Keep the connection for the next request if its reply is complete; else close it."""
         if connection.reusable:
-            connection.unwatch()
             connection.idle_since_s = time.monotonic()
             self._idle.append(connection)
         else:

@@ -264,7 +264,8 @@ class Reflector(Generic[T]):
                 if isinstance(event, BadObject):
                     bad.append(event)
                 else:
-                    objects[_key(event.object)] = event.object
+                    meta = event.object.metadata
+                    objects[meta.namespace, meta.name] = event.object
             if batch.initial_end:
                 self._replace(objects, bad, batch.resource_version)
                 return
@@ -303,7 +304,7 @@ class Reflector(Generic[T]):
                 else:
                     self.unreadable.add(event.key)
                 continue
-            key = _key(event.object)
+            key = event.object.metadata.namespace, event.object.metadata.name
             self.unreadable.discard(key)
             if event.type == "DELETED":
                 self._remove(key, event.object, changes)
@@ -335,10 +336,6 @@ class Reflector(Generic[T]):
         self._advanced.set()
         if changes:
             self._sink(changes)
-
-
-def _key(object: Keyed) -> Key:
-    return object.metadata.namespace, object.metadata.name
 
 
 def version_number(resource_version: str) -> int:

@@ -48,8 +48,15 @@ class Admissions:
     def put(self, obj: PodObject) -> None:
         """A pod that is not finished."""
         uid, node = obj.metadata.uid, obj.spec.node_name
-        if uid not in self._sizes and (sizes := sizes_of(obj)):
-            self._sizes[uid] = sizes
+        if uid not in self._sizes:
+            found = [
+                (name, str(amount))
+                for container in (*obj.spec.init_containers, *obj.spec.containers)
+                for name, amount in container.resources.limits.items()
+                if name in (GPU, SHARED_GPU) or name.startswith(RESOURCE_PREFIX)
+            ]
+            if found:
+                self._sizes[uid] = _shared(frozenset(found[:_MOST]))
         if not node or uid not in self._sizes:
             return
         new = uid not in self._node_of
@@ -81,14 +88,3 @@ class Admissions:
     def coming(self, node: str) -> dict[str, Sizes]:
         """The pods that are on their way to a node."""
         return self._coming.get(node, {})
-
-
-def sizes_of(obj: PodObject) -> Sizes:
-    found = [
-        pair
-        for container in (*obj.spec.init_containers, *obj.spec.containers)
-        for pair in (container.resources.limits or {}).items()
-        if pair[0] in (GPU, SHARED_GPU) or pair[0].startswith(RESOURCE_PREFIX)
-    ]
-    sizes = frozenset((name, str(amount)) for name, amount in found[:_MOST])
-    return _shared(sizes)

@@ -52,7 +52,8 @@ class Wirings:
     """The objects that describe nodes. The methods that take one return the name of its node, "" for none."""
 
     def __init__(self) -> None:
-        self._gpu_nodes: dict[str, tuple[GPUNode, layouts.Read]] = {}
+        self.gpu_nodes: dict[str, GPUNode] = {}
+        self._described: dict[str, layouts.Read] = {}
         self._zones: dict[str, tuple[Zones, tuple[LayoutFinding, ...]]] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._known: dict[str, tuple[_Seen, Wiring]] = {}
@@ -61,9 +62,12 @@ class Wirings:
 
     def put_gpu_node(self, obj: GPUNode, deleted: bool) -> str:
         name = obj.metadata.name
-        self._gpu_nodes.pop(name, None)
-        if not deleted:
-            self._gpu_nodes[name] = (obj, layouts.of_gpu_node(obj))
+        if deleted:
+            self.gpu_nodes.pop(name, None)
+            self._described.pop(name, None)
+        else:
+            self.gpu_nodes[name] = obj
+            self._described[name] = layouts.of_gpu_node(obj)
         return self._changed(name)
 
     def put_topology(self, obj: NodeResourceTopology, deleted: bool) -> str:
@@ -86,9 +90,6 @@ class Wirings:
             del self._slices[node]
         return self._changed(node)
 
-    def gpu_node(self, name: str) -> GPUNode | None:
-        return self._gpu_nodes[name][0] if name in self._gpu_nodes else None
-
     def _changed(self, name: str) -> str:
         self._known.pop(name, None)
         return name
@@ -107,7 +108,7 @@ class Wirings:
         return known[1]
 
     def _worked_out(self, name: str, seen: _Seen) -> Wiring:
-        gpu_node, reported = self._gpu_nodes.get(name, (None, (None, ())))
+        gpu_node, reported = self.gpu_nodes.get(name), self._described.get(name, (None, ()))
         zones, of_zones = self._zones.get(name, (None, ()))
         sliced = layouts.of_slices(self._slices.get(name, {}).values())
         findings = [*reported[1], *sliced[1], *of_zones]

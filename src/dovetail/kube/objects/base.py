@@ -11,14 +11,14 @@ Rules
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
 # A quantity, as written: "500m", 2, 1.5. It is checked in the translation.
 Quantity = str | int | float
 Quantities = dict[str, Quantity]
+_EPOCH = datetime(1970, 1, 1)
 
 
 class Wire(Struct, rename="camel", frozen=True, gc=False):
@@ -115,24 +115,17 @@ class PodDisruptionBudget(Wire, frozen=True):
 
 def time_text(at_ms: int) -> str:
     """The second of a time in epoch milliseconds, as RFC 3339 in UTC."""
-    return f"{_second(at_ms // 1000)}Z"
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="seconds") + "Z"
 
 
 def milli_time_text(at_ms: int) -> str:
     """A time in epoch milliseconds, as RFC 3339 in UTC with three decimals."""
-    second, rest_ms = divmod(at_ms, 1000)
-    return f"{_second(second)}.{rest_ms:03}Z"
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds") + "Z"
 
 
 def micro_time_text(at_ms: int) -> str:
     """A time in epoch milliseconds as a MicroTime: RFC 3339 in UTC with six decimals."""
-    second, rest_ms = divmod(at_ms, 1000)
-    return f"{_second(second)}.{rest_ms:03}000Z"
-
-
-@lru_cache(maxsize=16)
-def _second(epoch_s: int) -> str:
-    return datetime.fromtimestamp(epoch_s, UTC).replace(tzinfo=None).isoformat()
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="microseconds") + "Z"
 
 
 def epoch_ms(moment: datetime | None) -> int:

@@ -102,11 +102,6 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Bound)
 
 
-def text_of(bound: Bound) -> str:
-    """The record as the text of the annotation."""
-    return _encode(bound).decode()
-
-
 class Kept(Struct):
     """The record of a pod, with the text of its annotation ("" for none) and the node; `problem` is what is wrong with
     the annotation."""
@@ -139,7 +134,7 @@ class BoundRecords:
             work.checkpoint_interval_ms, work.startup_ms, work.movable, pod.lease.rpartition("/")[2], pod.fence,
             pod.made_for, work.headroom, work.headroom_within_ms, request.gpu_asleep_mib,
         )  # fmt: skip
-        kept = self._kept[pod.uid] = Kept(bound, text_of(bound), node)
+        kept = self._kept[pod.uid] = Kept(bound, _encode(bound).decode(), node)
         return kept
 
     def drop(self, uid: str) -> None:

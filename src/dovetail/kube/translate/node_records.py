@@ -33,7 +33,7 @@ class NodeRecords:
         self._nodes: dict[str, tuple[base.Node, Node]] = {}
         self._csi_nodes: dict[str, storage.CSINode] = {}
         self._wirings = Wirings()
-        self.gpu_node = self._wirings.gpu_node
+        self.gpu_node: Callable[[str], topology.GPUNode | None] = self._wirings.gpu_nodes.get
         """Returns the GPUNode of a node as last read."""
         self._pools = Pools(find)
 

@@ -104,27 +104,26 @@ def metadata_of(obj: PodObject) -> MetadataRecord:
     return MetadataRecord(options_of(meta), owned_by(obj) if meta.owner_references else None)
 
 
+def problems_of(obj: PodObject) -> list[Problem]:
+    """All values of a waiting pod that cannot be honoured, as if this scheduler were its own; `pod` has the first."""
+    problems: list[Problem] = []
+    pod(obj, obj.spec.scheduler_name, problems=problems)
+    return problems
+
+
 def pod(
-    obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None, own: MetadataRecord | None = None
+    obj: PodObject,
+    scheduler_name: str = "dovetail",
+    bound: Bound | None = None,
+    own: MetadataRecord | None = None,
+    problems: list[Problem] | None = None,
 ) -> Pod:
     """The core's record of an unfinished pod, without its gang, which depends on other objects (see `translator`).
     `bound` is the record written with the Binding; None for a waiting pod. For a pod of another scheduler, which may be
     another instance of this one, only the devices are taken from it. `own` is the parsed metadata; None: it is parsed
-    here."""
-    return _record(obj, scheduler_name, bound, own, [])
-
-
-def problems_of(obj: PodObject) -> list[Problem]:
-    """All values of a waiting pod that cannot be honoured, as if this scheduler were its own; `pod` has the first."""
-    problems: list[Problem] = []
-    _record(obj, obj.spec.scheduler_name, None, None, problems)
-    return problems
-
-
-def _record(
-    obj: PodObject, scheduler_name: str, bound: Bound | None, own: MetadataRecord | None, problems: list[Problem]
-) -> Pod:
-    """As `pod`; also puts all problems into the list."""
+    here. `problems` collects all values that cannot be honoured; the record has the first."""
+    if problems is None:
+        problems = []
     meta, spec, status = obj.metadata, obj.spec, obj.status
     managed = spec.scheduler_name == scheduler_name
     recorded = bound is not None and bound.recorded

@@ -33,8 +33,8 @@ from dovetail.core.devices.kubelet.pods import ManagedKind, ManagedPod
 from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
-from dovetail.kube.objects.base import Quantities, Quantity
-from dovetail.kube.objects.pods import SIDECAR, Container, ContainerStatus, Pod
+from dovetail.kube.objects.base import Quantity
+from dovetail.kube.objects.pods import SIDECAR, ContainerStatus, Pod, PodStatus, ResourceRequirements
 from dovetail.kube.translate.fractions import Misspelt, misspelt
 from dovetail.kube.translate.limits import MOST_RESOURCES, counts_always, is_native
 from dovetail.kube.translate.managed import managed_of
@@ -85,33 +85,22 @@ def effective(pod: Pod) -> Effective:
     spec, status = pod.spec, pod.status
     reported = {s.name: s for s in (*status.init_container_statuses, *status.container_statuses)}
     infeasible = any(c.type == "PodResizePending" and c.reason == "Infeasible" for c in status.conditions)
-    main = tuple([_parts(c, reported.get(c.name)) for c in spec.containers])
-    init = tuple([_parts(c, reported.get(c.name)) for c in spec.init_containers])
-    return _remembered(
-        main,
-        init,
-        _Parts(
-            tuple(spec.resources.requests.items()),
-            tuple(spec.resources.limits.items()),
-            allocated=_items(status.allocated_resources),
-            in_force=_items(status.resources.requests) if status.resources is not None else None,
-        ),
-        tuple(spec.overhead.items()),
-        infeasible,
-    )
+    main = tuple([_parts(c.resources, reported.get(c.name), c.name, c.restart_policy) for c in spec.containers])
+    init = tuple([_parts(c.resources, reported.get(c.name), c.name, c.restart_policy) for c in spec.init_containers])
+    return _remembered(main, init, _parts(spec.resources, status), tuple(spec.overhead.items()), infeasible)
 
 
-def _parts(container: Container, status: ContainerStatus | None) -> _Parts:
-    requests, limits = tuple(container.resources.requests.items()), tuple(container.resources.limits.items())
-    sidecar = container.restart_policy == SIDECAR
-    if status is None:
-        return _Parts(requests, limits, container.name, sidecar)
-    in_force = _items(status.resources.requests) if status.resources is not None else None
-    return _Parts(requests, limits, container.name, sidecar, _items(status.allocated_resources), in_force)
-
-
-def _items(quantities: Quantities | None) -> _Items | None:
-    return tuple(quantities.items()) if quantities else None
+def _parts(
+    asked: ResourceRequirements, status: ContainerStatus | PodStatus | None, name: str = "", restarts: str = ""
+) -> _Parts:
+    """The inputs of a container, or of the pod as a whole."""
+    requests, limits = tuple(asked.requests.items()), tuple(asked.limits.items())
+    allocated = status.allocated_resources if status is not None else None
+    in_force = status.resources.requests if status is not None and status.resources is not None else None
+    return _Parts(
+        requests, limits, name, restarts == SIDECAR,
+        tuple(allocated.items()) if allocated else None, tuple(in_force.items()) if in_force else None,
+    )  # fmt: skip
 
 
 def _effective(

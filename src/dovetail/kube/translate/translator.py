@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core.model import Pod
 from dovetail.kube.nodes.admissions import Admissions
 from dovetail.kube.nodes.device_differences import DeviceDifferences
 from dovetail.kube.nodes.idle_pods import IdlePods
@@ -44,17 +44,6 @@ from dovetail.kube.translate.standalone import AnyChange, Records
 
 T = TypeVar("T")
 OnFindings = Callable[[str, tuple[LayoutFinding, ...]], None]
-
-
-class PodRef(Struct, frozen=True):
-    """The identity of a pod in requests to the API server."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 def _nobody(changed: object) -> None:
@@ -127,10 +116,13 @@ class Translator:
             self.gangs.leave(uid, known.member, unsettled)
         events.append(_removed(obj) if pod_status.is_finished(obj) else ev.PodRemoved(uid))
 
-    def decided(self, uid: str, queue: str, node: str, devices: str) -> str:
+    def decided(self, uid: str, queue: str, node: str, devices: str) -> str | None:
         """The core has decided to bind the pod to the node, for the queue and with these devices. From now on its
-        reported values are fixed, until it is gone or `not_bound`. Returns its record, to write with the Binding."""
-        known = self._pods[uid]
+        reported values are fixed, until it is gone or `not_bound`. Returns its record, to write with the Binding; None
+        if the pod is gone or finished."""
+        known = self._pods.get(uid)
+        if known is None:
+            return None
         gang = self.gangs.reported(known.member, known.reported.gang) if known.member is not None else None
         kept = self.memory.decide(known.reported, queue, gang, devices, node)
         known.bound = kept.bound
@@ -241,10 +233,10 @@ class Translator:
         if known != findings and self._on_findings is not None:
             self._on_findings(about, findings)
 
-    def pod_ref(self, uid: str) -> PodRef | None:
-        """The identity of a pod in requests to the API server; None if the pod is gone or finished."""
+    def reported(self, uid: str) -> Pod | None:
+        """The pod as last reported to the core; None if it is gone or finished."""
         known = self._pods.get(uid)
-        return PodRef(known.reported.namespace, known.reported.name, uid) if known is not None else None
+        return known.reported if known is not None else None
 
 
 def _put(book: dict[str, T], about: str, value: T) -> None:
