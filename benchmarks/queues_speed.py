@@ -267,7 +267,8 @@ def once(case: str, node_count: int, seed: int) -> dict[str, float]:
     pods = node_count // 2 if case == "reclaim" else 10
     mine = 1000 * (pods * GPUS_PER_NODE - (GPUS_PER_NODE if case == "beyond due" else 0))
     others = [f"other-{i}" for i in range(4)]
-    each = (1000 * gpus - mine) * 9 // 10 // 4 // 1000 * 1000
+    rest = 1000 * gpus - mine
+    each = (rest * 9 // 10 if case == "reclaim" else rest) // 4 // 1000 * 1000
     events = nodes(node_count)
     events.append(QueueChanged(Queue("mine", guarantee=((GPUS, mine),), limit=((GPUS, 1000 * gpus),))))
     events += [QueueChanged(Queue(name, guarantee=((GPUS, each),))) for name in others]

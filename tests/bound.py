@@ -11,7 +11,12 @@ from dovetail.kube.translate.annotations import BOUND, DEVICES
 from dovetail.kube.translate.bound import Bound
 
 
+def text_of(record: Bound) -> str:
+    """The record as the text of its annotation."""
+    return msgspec.json.encode(record).decode()
+
+
 def bound(uid: str, devices: str = "", *, queue: str = "default", **fields: Any) -> dict[str, str]:
     """The record of a pod, and the devices where some were chosen. `fields` are those of `Bound`."""
-    record = msgspec.json.encode(Bound(1, uid, queue, devices=devices, **fields)).decode()
+    record = text_of(Bound(1, uid, queue, devices=devices, **fields))
     return {BOUND: record} | ({DEVICES: devices} if devices else {})

@@ -19,8 +19,9 @@ from dovetail.kube.api.config import load_config
 from dovetail.kube.api.errors import ApiError
 from dovetail.kube.translate import annotations
 from dovetail.kube.translate.annotations import BOUND, PREFIX, TABLE, WRITTEN_BY_US
-from dovetail.kube.translate.bound import Bound, text_of
+from dovetail.kube.translate.bound import Bound
 from dovetail.scheduler import driver
+from tests.bound import text_of
 from tests.docs.pages import Row, page
 from tests.live.conftest import Cluster, Document, eventually, stays
 from tests.live.test_queues import QUEUES, Teams

@@ -13,11 +13,12 @@ from aiohttp import web
 
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
-from dovetail.kube.translate.bound import Bound, text_of
+from dovetail.kube.translate.bound import Bound
 from dovetail.playground import Playground
 from dovetail.sleeping.followed_pods import FollowedPods
 from dovetail.sleeping.instances import GATE
 from dovetail.sleeping.run import TurnGiver, TurnOptions
+from tests.bound import text_of
 
 STARTED = "2026-01-01T00:00:00Z"
 LEAST_S = 60

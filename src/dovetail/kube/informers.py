@@ -60,7 +60,7 @@ _NO_HANDLERS = InformerHandlers()
 
 
 class Informers:
-    """`inbox` collects events in order; `changed` is set while it has any."""
+    """`inbox` collects events in order. `changed` is set while it has any, and by whoever wants `events` to return."""
 
     def __init__(
         self, client: Client, served: Served, feed: Translator, handlers: InformerHandlers = _NO_HANDLERS
@@ -156,6 +156,7 @@ class Informers:
             finally:
                 timer.cancel()
         else:
+            # Other tasks run in between: a driver with work left waits nowhere else.
             await asyncio.sleep(0)
         events, self.inbox = self.inbox, []
         self.changed.clear()

@@ -148,8 +148,7 @@ class Binder:
             self._tasks.create_task(self._work())
 
     async def run(self) -> None:
-        """Work until cancelled; nothing is `put` before. Raises NotLeader when a bind is due and another process
-        leads."""
+        """Work until cancelled; `put` needs it to run. Raises NotLeader if a bind is due and another process leads."""
         async with asyncio.TaskGroup() as self._tasks:
             await asyncio.Event().wait()
 

@@ -57,7 +57,7 @@ class Nominations:
         return known is not None and known.metadata.uid == pod.uid and DECISION in known.metadata.annotations
 
     def _write(self, uid: str, body: bytes) -> None:
-        ref = self._mirror.feed.reported(uid)
-        if ref is not None:
-            path = kinds.PODS.path(ref.namespace, ref.name, "status")
+        target = self._mirror.feed.reported(uid)
+        if target is not None:
+            path = kinds.PODS.path(target.namespace, target.name, "status")
             self._reporter.put(KEY + uid, StepReport("nomination", "PATCH", path, body))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from dovetail.core.events import GangChanged, PodChanged
@@ -12,6 +11,7 @@ from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate import pods
 from dovetail.kube.translate.bound import Bound, BoundRecords
 from dovetail.kube.translate.translator import Translator
+from tests.bound import text_of
 from tests.kube.yaml_objects import added, wire
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
@@ -160,8 +160,7 @@ def test_a_name_that_a_node_may_offer_is_no_problem(name: str) -> None:
 
 @pytest.mark.parametrize(("resource", "devices"), [(SHARED, (1,)), (GPU, (1,)), (SLICE, None)])
 def test_the_card_that_was_written_down_is_read_again(resource: str, devices: tuple[int, ...] | None) -> None:
-    record = msgspec.json.encode(Bound(1, "u", "q", devices="1")).decode()
-    (event,) = Translator().pods(added(pod(resource, node="n1", bound=record)))
+    (event,) = Translator().pods(added(pod(resource, node="n1", bound=text_of(Bound(1, "u", "q", devices="1")))))
     assert isinstance(event, PodChanged)
     assert event.pod.devices == devices
 

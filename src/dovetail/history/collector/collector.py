@@ -119,10 +119,8 @@ class Collector:
         timeline = Timeline(begun, gap_ms=_GAP_MS)
         self.reported.add(begun)
         written_s = 0.0
-        wait_s = 0.0
         while True:
-            events = await self._informers.events(wait_s)
-            wait_s = min(_TAKE_S, self._write_s)
+            events = await self._informers.events(min(_TAKE_S, self._write_s))
             now_ms = self.now_ms()
             enter(self._state, events, now_ms)
             batch = timeline.advance(self._state, now_ms, self._seeing.take(events))

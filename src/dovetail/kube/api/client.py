@@ -210,26 +210,26 @@ class Client:
             identity = self._credentials.fresh() or await self._credentials.renew()
             request = self._compose(identity, method, path, params, content_type, accept, payload)
             try:
-                status, headers, reply = await self._pool.exchange(
-                    request, attempts.timeout_s, urgent=attempts.urgent, most_bytes=most_bytes
-                )
+                try:
+                    status, headers, reply = await self._pool.exchange(
+                        request, attempts.timeout_s, urgent=attempts.urgent, most_bytes=most_bytes
+                    )
+                except (NotConnected, Dropped, TooLong) as error:
+                    raise _failure(error, where, harmless=idempotent) from error
                 log.debug("%s: %d", where, status)
                 if 200 <= status < 300:
                     return reply
-                failure = reply_error(status, headers, reply, where, harmless=idempotent)
-            except (NotConnected, Dropped, TooLong) as error:
-                failure = _failure(error, where, harmless=idempotent)
-                failure.__cause__ = error
-            if isinstance(failure, Unauthorized):
+                raise reply_error(status, headers, reply, where, harmless=idempotent)
+            except Unauthorized:
                 if refused or not await self._reidentify(identity):
-                    raise failure
+                    raise
                 refused = identity
-                continue
-            delay_s = retry_delay_s(attempt, failure, idempotent=idempotent, jitter=self.jitter())
-            attempt += 1
-            if delay_s is None or attempt == most:
-                raise failure
-            await asyncio.sleep(delay_s)
+            except ApiError as failure:
+                delay_s = retry_delay_s(attempt, failure, idempotent=idempotent, jitter=self.jitter())
+                attempt += 1
+                if delay_s is None or attempt == most:
+                    raise
+                await asyncio.sleep(delay_s)
 
     @asynccontextmanager
     async def stream(
@@ -267,6 +267,7 @@ class Client:
         accept: str,
         payload: bytes,
     ) -> bytes:
+        """The whole request. Its identity is in use from then on."""
         if identity is not self._identity:
             self._use(identity)
         headers = self._headers.get((content_type, accept))
@@ -290,7 +291,7 @@ class Client:
         )
 
     def _use(self, identity: Identity) -> None:
-        """The source has issued a new identity."""
+        """Send this identity from now on."""
         if identity.client_pem != self._identity.client_pem:
             self._pool.use(self.config.ssl_context(identity.client_pem))
         self._identity = identity
