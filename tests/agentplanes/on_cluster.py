@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import count
 
 from dovetail.agentplanes import names
 from dovetail.agentplanes.credentials import SECRET
@@ -11,6 +12,13 @@ from dovetail.apiserver.objects import Object, labels_of
 from tests.scheduler.leased import LeasedCluster
 
 AGENT = "tuner"
+_numbers = count()
+
+
+def new_address() -> str:
+    """Another address of this machine each time: among free ports alone a process may get the one of the process
+    before it, and leaves the Secret as it is."""
+    return f"127.0.0.{2 + next(_numbers) % 250}:0"
 
 
 def secret(cluster: LeasedCluster) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 from dovetail.agentplanes import names
 from dovetail.apiserver.changes import StoreChange
 from dovetail.apiserver.objects import Object, condition_of, labels_of, text_at
-from tests.agentplanes.on_cluster import AGENT, carried, secret
+from tests.agentplanes.on_cluster import AGENT, carried, new_address, secret
 from tests.agentplanes.world import job
 from tests.forked import Forked
 from tests.patience import PATIENCE_S
@@ -32,7 +32,7 @@ async def serving(cluster: LeasedCluster, folder: Path) -> AsyncIterator[None]:
     kubeconfig, before = cluster.playground.kubeconfig(folder / "host.yaml"), secret(cluster)
     with Forked(
         "plane", "serve", f"--kubeconfig={kubeconfig}", f"--state={folder / 'state'}", "--listen=",
-        "--address=127.0.0.1:0", "--keep-logs=0", "--log-level=error",
+        f"--address={new_address()}", "--keep-logs=0", "--log-level=error",
     ) as process:  # fmt: skip
         await until(lambda: secret(cluster) != before or process.poll() is not None)
         yield

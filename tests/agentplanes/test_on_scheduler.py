@@ -20,7 +20,7 @@ from dovetail.agentplanes.serving import ServeOptions, run
 from dovetail.apiserver.objects import Object, condition_of
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.plane.kubernetes import KubernetesBroker
-from tests.agentplanes.on_cluster import AGENT, carried, secret
+from tests.agentplanes.on_cluster import AGENT, carried, new_address, secret
 from tests.agentplanes.world import job, template
 from tests.apiserver.planes.certificates import self_signed
 from tests.contract.api import Api
@@ -36,11 +36,10 @@ pytestmark = pytest.mark.slow
 @contextlib.asynccontextmanager
 async def endpoint(cluster: LeasedCluster, folder: Path) -> AsyncIterator[Api]:
     """The process in this one, and a client with the agent's token."""
-    options = ServeOptions(folder=folder, address="127.0.0.1:0", listen="", limits=CarryLimits(logs_s=0))
+    options = ServeOptions(folder=folder, address=new_address(), listen="", limits=CarryLimits(logs_s=0))
     before = secret(cluster)
     task = asyncio.create_task(run(ClusterConfig(cluster.playground.url), options, KubernetesBroker))
     try:
-        # Each process has a port of its own here.
         await until(lambda: secret(cluster) != before or task.done())
         headers = {"Authorization": f"Bearer {secret(cluster)['token']}"}
         async with aiohttp.ClientSession(headers=headers) as session:

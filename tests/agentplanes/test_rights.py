@@ -17,7 +17,7 @@ from dovetail.agentplanes.serving import ServeOptions, run
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.plane.kubernetes import KubernetesBroker
-from tests.agentplanes.on_cluster import AGENT, carried, secret
+from tests.agentplanes.on_cluster import AGENT, carried, new_address, secret
 from tests.agentplanes.world import job
 from tests.paths import ROOT
 from tests.scheduler.leased import LEASES, PLANES, LeasedCluster
@@ -78,7 +78,7 @@ async def test_the_requests_are_those_that_the_roles_grant(tmp_path: Path, monke
         store = cluster.playground.store
         for last in (False, True):
             before = secret(cluster)
-            options = ServeOptions(folder=tmp_path, address="127.0.0.1:0", listen="", limits=CarryLimits(linger_ms=100))
+            options = ServeOptions(folder=tmp_path, address=new_address(), listen="", limits=CarryLimits(linger_ms=100))
             task = asyncio.create_task(run(ClusterConfig(cluster.playground.url), options, KubernetesBroker))
             await until(lambda before=before: secret(cluster) != before)  # type: ignore[misc]
             headers = {"Authorization": f"Bearer {secret(cluster)['token']}"}

@@ -28,6 +28,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.leases import AgentControlPlane, AgentControlPlaneSpec, LeaseMeta
 from dovetail.plane.fake import FakeBroker
 from dovetail.playground import Playground
+from tests.agentplanes.on_cluster import new_address
 from tests.agentplanes.world import NAME, NAMESPACE, job
 from tests.apiserver.planes.certificates import self_signed
 from tests.contract.api import Api
@@ -63,7 +64,7 @@ def put_plane(cluster: Playground, namespace: str = NAMESPACE, backend: str = "a
 async def serving(cluster: Playground, folder: Path, **options: Any) -> AsyncIterator[FakeBroker]:
     """The process, while the context lasts."""
     broker = FakeBroker({"node-0": 4})
-    made = ServeOptions(folder=folder, address="127.0.0.1:0", listen="", **options)
+    made = ServeOptions(folder=folder, address=new_address(), listen="", **options)
     task = asyncio.create_task(run(ClusterConfig(cluster.url), made, lambda _: broker))
     try:
         yield broker
